@@ -1,0 +1,54 @@
+# One word per job. Every target brings its own environment (.venv, from the lock).
+PYTHON ?= python3
+PY := .venv/bin/python
+.PHONY: setup demo test verify fmt test-engines test-all engines bench lock clean
+
+setup: .venv/.done
+
+.venv/.done: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Stanch needs Python 3.10 or later; set PYTHON=")'
+	test -x $(PY) || $(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+demo: setup
+	$(PY) -m stanch demo
+
+test: setup
+	$(PY) -m pytest -m unit
+
+verify: setup
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
+	$(PY) -m tests.generated --check
+
+fmt: setup
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+	$(PY) -m tests.generated
+
+engines: setup
+	$(PY) -m tests.engine.install
+
+test-engines: engines
+	$(PY) -m pytest -m engine
+
+test-all: engines
+	$(PY) -m pytest
+
+bench: setup
+	$(PY) -m bench.detect
+	$(PY) -m bench.reader
+	$(PY) -m bench.fleet_days
+	$(PY) -m bench.scrape
+
+# Versions move only when this is run; hashes, no addresses.
+lock: setup
+	.venv/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --group dev \
+	  --generate-hashes --no-emit-index-url --no-header --upgrade -o requirements.lock
+
+clean:
+	rm -rf .venv build dist

@@ -1,0 +1,82 @@
+"""The fault, planted in a real engine: a NIXL connector whose every line is stock but for requests that carry a mark.
+
+Loaded by `kv_connector_module_path`; read against vLLM 0.29.0 and 0.32.0 (kv_connector/v1/nixl/). The mark is the beginning of
+the request id that the client gives (`X-Request-Id: park-7` becomes the scheduler's `cmpl-park-7-0-<hex>`):
+
+park     The scheduler hands the worker an empty list of local blocks to read, as it does in production when the local prefix
+         cache already holds all of them. vLLM 0.29.0 then only notifies the producer and never reports the request: it leaks.
+         vLLM 0.32.0 sends along that the request is parked and reports it: its client gets an answer.
+mute     The worker reads the blocks but its report is lost. This leaks in every version, so it stands for the ways into the
+         state that the fix left open. It is what the leak scenarios on 0.32.0 use.
+grammar  Compiling the request's grammar takes `stanch_grammar_delay_ms` (kv_connector_extra_config) longer.
+
+`stanch_step_delay_ms` in the same place makes every step of the worker that much slower: a slow model, without a big one.
+"""
+
+# mypy: disable-error-code="import-not-found,misc,no-any-return,unused-ignore"
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
+
+PARK = "park-"
+MUTE = "mute-"
+GRAMMAR = "grammar-"
+
+
+def is_marked(request_id: str, mark: str) -> bool:
+    """Whether the scheduler's request id was made from a client's id that begins with the mark."""
+    _, _, client_id = request_id.partition("-")
+    return client_id.startswith(mark)
+
+
+class StanchInjector(NixlPullConnector):
+    """NixlConnector (pull mode) with a fault for marked requests."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        extra = vllm_config.kv_transfer_config.get_from_extra_config
+        self._step_delay_s = int(extra("stanch_step_delay_ms", 0)) / 1000
+        grammar_delay_ms = int(extra("stanch_grammar_delay_ms", 0))
+        # Only the scheduler's side lives in the EngineCore process, where grammars are compiled.
+        if self.connector_scheduler is not None and grammar_delay_ms:
+            _slow_down_grammars(grammar_delay_ms / 1000)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        pending = self.connector_scheduler._reqs_need_recv
+        entry = pending.get(request.request_id)
+        if entry is not None and is_marked(request.request_id, PARK):
+            # (request, local ids, ...): () is the form that stock code uses for "all of it is here already".
+            pending[request.request_id] = (entry[0], (), *entry[2:])
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if self._step_delay_s:
+            time.sleep(self._step_delay_s)
+        super().start_load_kv(forward_context, **kwargs)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
+        sent, received = super().get_finished(finished_req_ids)
+        return sent, {one for one in received if not is_marked(one, MUTE)}
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
+        """What 0.32.0 calls instead of get_finished; 0.29.0 does not know it."""
+        results = super().get_transfer_results(finished_req_ids)
+        results.finished_recving = {one for one in results.finished_recving if not is_marked(one, MUTE)}
+        return results
+
+
+def _slow_down_grammars(delay_s: float) -> None:
+    from vllm.v1.structured_output import StructuredOutputManager
+
+    compile_grammar = StructuredOutputManager._create_grammar
+
+    def compile_slowly(self: Any, request: Any) -> Any:
+        if is_marked(request.request_id, GRAMMAR):
+            time.sleep(delay_s)
+        return compile_grammar(self, request)
+
+    StructuredOutputManager._create_grammar = compile_slowly
