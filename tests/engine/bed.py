@@ -149,14 +149,19 @@ class Engine:
         process = self._process
         if process is None:
             return
-        self.thaw()
+        self.ask_to_end()
         if process.poll() is None:
-            process.terminate()
             try:
                 process.wait(grace_s)
             except subprocess.TimeoutExpired:
                 pass  # The group is killed next.
         self.kill()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM to the server, not waited for."""
+        self.thaw()
+        if self.alive and self._process is not None:
+            self._process.terminate()
 
     def kill(self) -> None:
         """SIGKILL for the whole group; returns when no process of it is left."""
@@ -249,11 +254,11 @@ class Bed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # All at once first: an engine that ends by itself removes its shared memory, a killed one leaves it in /dev/shm.
         for engine in self.engines:
-            engine.thaw()
-        # Nobody is served any more, so a slow farewell is not waited for.
+            engine.ask_to_end()
         for engine in self.engines:
-            engine.kill()
+            engine.stop(grace_s=5)
         if kind is None:
             shutil.rmtree(self.directory, ignore_errors=True)
         else:
