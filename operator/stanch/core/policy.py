@@ -26,7 +26,7 @@ class Policy:
     held_floor_window_intervals: int = 30
     # ... and seen idle often enough that chance does not explain it.
     held_floor_readings: int = 20
-    # Parked requests wait for a transfer; the slowest honest one (a big cache over a slow link) takes seconds.
+    # Parked requests wait for a transfer; the slowest honest one takes seconds.
     deferred_stall_seconds: float = 120.0
     # A request at the head of a queue is admitted within a step if it can be; two minutes without is never.
     queue_deadlock_seconds: float = 120.0

@@ -1,0 +1,73 @@
+"""What speaks against an engine after a reading, and which of it the verdict names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from stanch.core.policy import Policy
+from stanch.core.sample import Role, Sample
+from stanch.core.signatures import Floor, cap, limit
+from stanch.core.verdict import Cap, Signature, State, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    signature: Signature
+    held: float
+    limit: float
+    cap: Cap | None
+    due: bool  # nothing but the cap speaks against a fault
+    low: float | None = None
+    readings: int | None = None
+
+    @property
+    def fault(self) -> bool:
+        return self.due and self.cap is None
+
+
+def candidates(
+    sample: Sample,
+    policy: Policy,
+    role: Role,
+    quiet: float | None,
+    holding: Signature | None,
+    held: float,
+    floor: Floor,
+) -> list[Candidate]:
+    """What speaks against this engine now. holding: the condition that holds, for `held` seconds; or None."""
+    found = []
+    if holding is not None:
+        most = limit(holding, policy, role, sample)
+        # Two equal readings of a busy engine are ordinary: no word of NoProgress before half its hold.
+        if holding is not Signature.NO_PROGRESS or held >= most / 2:
+            found.append(Candidate(holding, held, most, cap(holding, policy, role, quiet), 0 < most <= held))
+    if role in (Role.DECODE, Role.UNKNOWN) and floor.buckets:
+        most = limit(Signature.HELD_FLOOR, policy, role, sample)
+        readings, low = floor.seen(sample.t, policy)
+        least = policy.held_floor_readings
+        if floor.held >= most / 2 and readings >= ceil(least / 2):
+            due = floor.held >= most and readings >= least
+            why = cap(Signature.HELD_FLOOR, policy, role, quiet)
+            found.append(Candidate(Signature.HELD_FLOOR, floor.held, most, why, due, low, readings))
+    return found
+
+
+_PRECEDENCE = {signature: place for place, signature in enumerate(Signature)}
+
+
+def choose(blank: Verdict, found: list[Candidate]) -> Verdict:
+    """One verdict names one signature: a fault before a suspect, then by the order of the signatures."""
+    if not found:
+        return blank
+    best = min(found, key=lambda c: (not c.fault, _PRECEDENCE[c.signature]))
+    return replace(
+        blank,
+        state=State.FAULT if best.fault else State.SUSPECT,
+        signature=best.signature,
+        held_seconds=best.held,
+        limit_seconds=best.limit,
+        floor_usage=best.low,
+        readings=best.readings,
+        cap=best.cap if best.due else None,
+    )

@@ -1,0 +1,308 @@
+"""The detector: readings of one engine in, verdicts out. Pure; a state is never changed, only replaced.
+
+Laws kept here:
+- Missing is never zero: a reading that is unfit makes the verdict Blind, and none of its values is used.
+- Time in Blind does not count; a gap over three intervals restarts every hold.
+- A restart of the process forgets everything.
+- A fault is never found from one reading.
+- A fault outlives one reading that is out of line if nothing at all moved (gauges are not read in one
+  instant); any token, any freed block, any blind reading ends it at once.
+- Several engines behind one address are no engine: readings whose process changes all the time are blind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from stanch.core.candidates import candidates, choose
+from stanch.core.policy import Policy
+from stanch.core.sample import Role, Sample, problem
+from stanch.core.signatures import (
+    NO_FLOOR,
+    NOTHING_OWED,
+    Floor,
+    Move,
+    Owed,
+    condition,
+    movement,
+    restarted,
+)
+from stanch.core.verdict import Answer, Signature, State, Verdict
+from stanch.core.warn import NO_TRENDS, Trends
+
+
+class Phase(str, Enum):
+    NEW = "new"  # nothing has been read of this process
+    HEALTHY = "healthy"
+    SUSPECT = "suspect"
+    FAULT = "fault"
+    BLIND = "blind"
+
+
+class Event(str, Enum):
+    CLEAR = "clear"  # a fit reading that meets no condition
+    MATCH = "match"  # one that meets a condition which has not held long enough, or may not be a fault
+    HELD = "held"  # one whose condition has held long enough
+    SPARED = "spared"  # one that is out of line with the fault while nothing moved
+    UNFIT = "unfit"  # an unfit reading
+    RESTARTED = "restarted"  # another process answers
+    CONFIRM = "confirm"  # the engine was asked, and the condition holds unchanged
+    VETO = "veto"  # the engine was asked, and the condition does not hold
+    UNDECIDED = "undecided"  # the engine was asked, and that tells nothing
+
+
+TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
+    (Phase.NEW, Event.CLEAR): Phase.HEALTHY,
+    (Phase.NEW, Event.MATCH): Phase.SUSPECT,
+    (Phase.NEW, Event.UNFIT): Phase.BLIND,
+    (Phase.HEALTHY, Event.CLEAR): Phase.HEALTHY,
+    (Phase.HEALTHY, Event.MATCH): Phase.SUSPECT,
+    (Phase.HEALTHY, Event.HELD): Phase.FAULT,  # HeldFloor, which counts while progress goes on
+    (Phase.HEALTHY, Event.UNFIT): Phase.BLIND,
+    (Phase.HEALTHY, Event.RESTARTED): Phase.NEW,
+    (Phase.SUSPECT, Event.CLEAR): Phase.HEALTHY,
+    (Phase.SUSPECT, Event.MATCH): Phase.SUSPECT,
+    (Phase.SUSPECT, Event.HELD): Phase.FAULT,
+    (Phase.SUSPECT, Event.UNFIT): Phase.BLIND,
+    (Phase.SUSPECT, Event.RESTARTED): Phase.NEW,
+    (Phase.SUSPECT, Event.CONFIRM): Phase.SUSPECT,
+    (Phase.SUSPECT, Event.VETO): Phase.HEALTHY,
+    (Phase.SUSPECT, Event.UNDECIDED): Phase.SUSPECT,
+    (Phase.FAULT, Event.CLEAR): Phase.HEALTHY,
+    (Phase.FAULT, Event.MATCH): Phase.SUSPECT,
+    (Phase.FAULT, Event.HELD): Phase.FAULT,
+    (Phase.FAULT, Event.SPARED): Phase.FAULT,
+    (Phase.FAULT, Event.UNFIT): Phase.BLIND,
+    (Phase.FAULT, Event.RESTARTED): Phase.NEW,
+    (Phase.FAULT, Event.CONFIRM): Phase.FAULT,
+    (Phase.FAULT, Event.VETO): Phase.HEALTHY,
+    (Phase.FAULT, Event.UNDECIDED): Phase.FAULT,
+    (Phase.BLIND, Event.CLEAR): Phase.HEALTHY,
+    (Phase.BLIND, Event.MATCH): Phase.SUSPECT,
+    (Phase.BLIND, Event.HELD): Phase.FAULT,
+    (Phase.BLIND, Event.UNFIT): Phase.BLIND,
+    (Phase.BLIND, Event.RESTARTED): Phase.NEW,
+}
+
+
+class IllegalTransitionError(Exception):
+    """The event cannot happen in that phase; nothing was changed."""
+
+    def __init__(self, phase: Phase, event: Event) -> None:
+        super().__init__(f"{event.value} cannot happen to an engine that is {phase.value}")
+
+
+def advance(phase: Phase, event: Event) -> Phase:
+    try:
+        return TRANSITIONS[phase, event]
+    except KeyError:
+        raise IllegalTransitionError(phase, event) from None
+
+
+# A process that restarts in three of eight readings in a row is not one process: no engine starts that fast.
+_RECENT, _SEVERAL = 0xFF, 3
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What is remembered of one engine: bounded, whatever its age.
+
+    last: the last fit reading of this process. broken: whether an unfit one came since. holding, held: the
+    signature whose condition the last fit reading met, and for how many countable seconds. active_t: when
+    something last moved, or the first reading. restarted_t: when another process was first seen to answer.
+    recent_restarts: a bit for each of the last readings, set where another process answered.
+    """
+
+    phase: Phase = Phase.NEW
+    last: Sample | None = None
+    last_t: float | None = None
+    broken: bool = False
+    holding: Signature | None = None
+    held: float = 0.0
+    active_t: float | None = None
+    floor: Floor = NO_FLOOR
+    trends: Trends = NO_TRENDS
+    owed: Owed = NOTHING_OWED
+    spared: bool = False
+    verdict: Verdict | None = None
+    restarted_t: float | None = None
+    recent_restarts: int = 0
+
+
+def step(
+    state: EngineState,
+    sample: Sample,
+    policy: Policy,
+    role: Role = Role.DECODE,
+    decodes_quiet_seconds: float | None = None,
+) -> tuple[EngineState, Verdict]:
+    """Judge one more reading.
+
+    decodes_quiet_seconds: for how long no decode of the deployment has waited or parked; None: not known.
+    """
+    unfit = problem(sample)
+    if unfit is None and sample.age_seconds > policy.gap_seconds:
+        unfit = f"the newest reading is {sample.age_seconds:.0f} s old"
+    if unfit is None and state.last_t is not None and sample.t <= state.last_t:
+        unfit = f"the reading is not newer than the last one ({sample.t:g} after {state.last_t:g})"
+    if unfit is not None:
+        return _blind(state, sample, role, unfit)
+    if state.last is not None:
+        another = restarted(state.last, sample)
+        recent = (state.recent_restarts << 1 | another) & _RECENT
+        if another:
+            state = EngineState(phase=advance(state.phase, Event.RESTARTED), restarted_t=sample.t)
+        state = replace(state, recent_restarts=recent)
+        if recent.bit_count() >= _SEVERAL:
+            unfit = "its counters jump back and forth: several engines seem to answer at this address"
+            return _blind(replace(state, last=sample), sample, role, unfit)
+    return _judge(state, sample, policy, role, decodes_quiet_seconds)
+
+
+def _blind(state: EngineState, sample: Sample, role: Role, unfit: str) -> tuple[EngineState, Verdict]:
+    verdict = Verdict(sample.t, sample.engine, role, State.BLIND, Signature.BLIND, cause=unfit)
+    known = [t for t in (state.last_t, sample.t) if t is not None and t == t]
+    changed = replace(
+        state,
+        phase=advance(state.phase, Event.UNFIT),
+        last_t=max(known, default=None),
+        broken=True,
+        verdict=verdict,
+    )
+    return changed, verdict
+
+
+def _judge(
+    state: EngineState, sample: Sample, policy: Policy, role: Role, quiet: float | None
+) -> tuple[EngineState, Verdict]:
+    move, owed = (None, NOTHING_OWED) if state.last is None else movement(state.last, sample, state.owed)
+    gap = move is not None and move.seconds > policy.gap_seconds
+    countable = 0.0 if move is None or gap or state.broken else move.seconds
+    moved = move is not None and (move.progressed or gap)
+
+    floor = (NO_FLOOR if gap else state.floor).after(sample, countable, policy)
+    trends = state.trends.after(sample, move, policy)
+    asleep = sample.lifecycle is not None
+    holding = None if asleep else condition(sample, move, policy, role)
+    held = state.held + countable if holding is not None and holding is state.holding and not moved else 0.0
+    if holding is Signature.NO_PROGRESS and state.holding is not holding:
+        held = countable  # the reading before was already the same to the bit
+    active_t = sample.t if move is None or move.progressed or state.active_t is None else state.active_t
+
+    verdict = choose(
+        Verdict(
+            sample.t,
+            sample.engine,
+            role,
+            State.HEALTHY,
+            idle_seconds=sample.t - active_t,
+            usage=sample.usage,
+            running=sample.running,
+            waiting=sample.waiting,
+            deferred=sample.waiting_deferred,
+            warnings=trends.warnings(sample, policy),
+            lifecycle=sample.lifecycle,
+        ),
+        [] if asleep else candidates(sample, policy, role, quiet, None if moved else holding, held, floor),
+    )
+    event = _EVENT_FOR[verdict.state]
+    if _spared(state, event, sample, move, policy):
+        event, verdict = Event.SPARED, _still(state, verdict)
+    elif state.verdict is not None and state.verdict.signature is verdict.signature and not moved:
+        verdict = replace(verdict, confirmation=state.verdict.confirmation)
+    return (
+        EngineState(
+            phase=advance(state.phase, event),
+            last=sample,
+            last_t=sample.t,
+            broken=False,
+            holding=holding,
+            held=held,
+            active_t=active_t,
+            floor=NO_FLOOR if asleep else floor,
+            trends=trends,
+            owed=owed,
+            spared=event is Event.SPARED,
+            verdict=verdict,
+            restarted_t=state.restarted_t,
+            recent_restarts=state.recent_restarts,
+        ),
+        verdict,
+    )
+
+
+_EVENT_FOR = {State.HEALTHY: Event.CLEAR, State.SUSPECT: Event.MATCH, State.FAULT: Event.HELD}
+
+
+def _spared(state: EngineState, event: Event, sample: Sample, move: Move | None, policy: Policy) -> bool:
+    return (
+        state.phase is Phase.FAULT
+        and event in (Event.CLEAR, Event.MATCH)
+        and not state.spared
+        and sample.lifecycle is None
+        and move is not None
+        and move.seconds <= policy.gap_seconds
+        and not move.progressed
+        and not move.iterations
+        and move.usage_same
+        and (sample.usage or 0.0) >= policy.floor_ratio
+    )
+
+
+def _still(state: EngineState, verdict: Verdict) -> Verdict:
+    assert state.verdict is not None
+    return replace(
+        verdict,
+        state=State.FAULT,
+        signature=state.verdict.signature,
+        held_seconds=state.verdict.held_seconds,
+        limit_seconds=state.verdict.limit_seconds,
+        floor_usage=state.verdict.floor_usage,
+        readings=state.verdict.readings,
+        confirmation=state.verdict.confirmation,
+        cause="the queue changed, yet nothing moved: one more reading decides",
+        cap=None,
+    )
+
+
+_EVENT_OF = {
+    Answer.CONFIRMED: Event.CONFIRM,
+    Answer.VETOED: Event.VETO,
+    Answer.INCONCLUSIVE: Event.UNDECIDED,
+}
+
+
+def ask(state: EngineState, generation_tokens: float, prompt_tokens: float) -> EngineState:
+    """After a canary: the tokens it may have added to the engine's counters are not progress."""
+    owed = state.owed
+    return replace(
+        state,
+        owed=Owed(
+            owed.generation_tokens + generation_tokens,
+            owed.prompt_tokens + prompt_tokens,
+            # One step for the prompt, one for each token, one more where the engine schedules ahead.
+            owed.iterations + generation_tokens + 2,
+            owed.finished + 1,
+        ),
+    )
+
+
+def answer(
+    state: EngineState, confirmation: Answer, cause: str, *, restart_hold: bool = False
+) -> tuple[EngineState, Verdict]:
+    """Enter what the engine said when it was asked about its last verdict.
+
+    A veto makes it healthy (StaleGauge) and restarts the hold; `restart_hold` does that for an answer that
+    leaves the state. Raises IllegalTransitionError where there is no suspicion to answer.
+    """
+    phase = advance(state.phase, _EVENT_OF[confirmation])
+    assert state.verdict is not None
+    verdict = replace(state.verdict, confirmation=confirmation, cause=cause)
+    if confirmation is Answer.VETOED:
+        verdict = replace(
+            verdict, state=State.HEALTHY, signature=Signature.STALE_GAUGE, held_seconds=0.0, cap=None
+        )
+    if confirmation is Answer.VETOED or restart_hold:
+        state = replace(state, holding=None, held=0.0, floor=NO_FLOOR)
+    return replace(state, phase=phase, verdict=verdict), verdict
