@@ -118,14 +118,19 @@ class Engine:
     def metric(self, name: str, **labels: str) -> float | None:
         """One number of its /metrics page, None where no such series is there; the first one that has the labels."""
         for line in get(self.url, "/metrics", timeout_s=10).body.splitlines():
-            if line.startswith((name + "{", name + " ")) and all(f'{k}="{v}"' in line for k, v in labels.items()):
+            if line.startswith((name + "{", name + " ")) and all(
+                f'{k}="{v}"' in line for k, v in labels.items()
+            ):
                 return float(line.rpartition(" ")[2])
         return None
 
     def worker_pids(self) -> list[int]:
         """The worker processes (one per rank), in the order of their names."""
         named = processes.in_group(self._group())
-        return sorted((pid for pid, line in named.items() if line.startswith("VLLM::Worker")), key=lambda pid: named[pid])
+        return sorted(
+            (pid for pid, line in named.items() if line.startswith("VLLM::Worker")),
+            key=lambda pid: named[pid],
+        )
 
     def freeze_worker(self) -> None:
         """SIGSTOP every worker, as a hung device or a frozen node would; the API server goes on answering."""
@@ -199,14 +204,22 @@ class Engine:
             "kv_buffer_device": "cpu",
         }
         if spec.inject:
-            transfer |= {"kv_connector": "StanchInjector", "kv_connector_module_path": "tests.engine.injector"}
+            transfer |= {
+                "kv_connector": "StanchInjector",
+                "kv_connector_module_path": "tests.engine.injector",
+            }
         if spec.connector:
             transfer["kv_connector_extra_config"] = dict(spec.connector)
         command = [str(self._installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(self._model)]
         command += ["--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(self._port)]
         command += ["--load-format", "dummy", "--enforce-eager", "--max-num-seqs", "16", "--block-size", "32"]
         # One block is vLLM's own null block.
-        command += ["--num-gpu-blocks-override", str(spec.blocks + 1), "--max-model-len", str(spec.max_model_len)]
+        command += [
+            "--num-gpu-blocks-override",
+            str(spec.blocks + 1),
+            "--max-model-len",
+            str(spec.max_model_len),
+        ]
         command += ["--kv-transfer-config", json.dumps(transfer)]
         if spec.data_parallel > 1:
             command += ["--data-parallel-size", str(spec.data_parallel)]
@@ -217,7 +230,11 @@ class Engine:
         scratch.mkdir(exist_ok=True)
         path = [HERE / "inside", *self._installed.python_path, *([REPOSITORY] if self.spec.inject else [])]
         return {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VLLM_", "COV"))},
+            **{
+                key: value
+                for key, value in os.environ.items()
+                if not key.startswith(("PYTHON", "VLLM_", "COV"))
+            },
             "PYTHONPATH": os.pathsep.join(str(one) for one in path),
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",

@@ -58,7 +58,9 @@ class Pending:
             self._connection.connect()
         except OSError as error:
             raise NoAnswer(f"POST {path}: {error!r}") from error
-        self._thread = threading.Thread(target=self._run, args=(path, dict(payload), dict(headers)), daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(path, dict(payload), dict(headers)), daemon=True
+        )
         self._thread.start()
 
     @property
@@ -128,7 +130,9 @@ def complete(
     return Pending(url, "/v1/completions", payload, headers, timeout_s)
 
 
-def prefill_only(url: str, prompt: str, *, request_id: str | None = None, timeout_s: float = 60) -> dict[str, Any]:
+def prefill_only(
+    url: str, prompt: str, *, request_id: str | None = None, timeout_s: float = 60
+) -> dict[str, Any]:
     """Have the prefill engine compute the prompt; return the kv_transfer_params under which its blocks can be read."""
     ask = {
         "do_remote_decode": True,
@@ -199,7 +203,9 @@ class Traffic:
             number += 1
             prompt = words(64, seed=10_000 + number)
             try:
-                pending = pd_request(*self._target, prompt, self._tokens, mark="traffic-", number=number, rank=self._rank)
+                pending = pd_request(
+                    *self._target, prompt, self._tokens, mark="traffic-", number=number, rank=self._rank
+                )
                 ok = pending.answer().status == 200
             except NoAnswer:
                 ok = False

@@ -22,9 +22,7 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
 
-PARK = "park-"
-MUTE = "mute-"
-GRAMMAR = "grammar-"
+from tests.engine.marks import GRAMMAR, MUTE, PARK
 
 
 def is_marked(request_id: str, mark: str) -> bool:

