@@ -52,7 +52,6 @@ class Cap(str, Enum):
     DECODE_WAITS = "decode-waits"  # a decode of the deployment waits or parks, or did a moment ago
     MAY_BE_PINNED = "may-be-pinned"  # a bidirectional decode pins finished turns
     ROLE_UNKNOWN = "role-unknown"  # the same page is a leak on a decode and a lease on a prefill
-    ONE_LOOK = "one-look"  # nothing can have held within one reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +83,7 @@ class Verdict:
     cause: str | None = None
     cap: Cap | None = None
     lifecycle: Lifecycle | None = None
+
+    @property
+    def signature_name(self) -> str:
+        return "nothing" if self.signature is None else self.signature.value

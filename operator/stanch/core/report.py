@@ -1,0 +1,143 @@
+"""Verdicts as a sentence and as data. Pure; the form of the data is documented in docs/output.md."""
+
+from __future__ import annotations
+
+from stanch.core.sample import Role
+from stanch.core.verdict import Answer, Cap, Signature, State, Verdict
+
+SCHEMA = "stanch.verdict/1"
+
+_CAPS = {
+    Cap.NO_FLEET: "only a suspicion, since what a prefill may hold depends on its decodes: name them too",
+    Cap.DECODE_WAITS: "only a suspicion, since a decode of its deployment waits or parks, or just did",
+    Cap.MAY_BE_PINNED: "only a suspicion, since a bidirectional decode pins its finished turns",
+    Cap.ROLE_UNKNOWN: "only a suspicion, since its role is not known: say --role decode or prefill",
+}
+
+_OTHER_CAUSES = (
+    "a KV transfer that never ends looks like this, and so do a grammar that compiles, a LoRA limit and "
+    "an idle streaming session"
+)
+
+
+def record(verdict: Verdict, *, one_look: bool = False, scenario: str | None = None) -> dict[str, object]:
+    """One verdict as JSON-ready data (schema stanch.verdict/1); keys may be added, none are removed."""
+    data: dict[str, object] = {
+        "schema": SCHEMA,
+        "t": verdict.t,
+        "engine": verdict.engine,
+        "role": verdict.role.value,
+        "state": verdict.state.value,
+        "signature": verdict.signature.value if verdict.signature else None,
+        "held_seconds": round(verdict.held_seconds, 3),
+        "usage": verdict.usage,
+        "running": verdict.running,
+        "waiting": verdict.waiting,
+        "warnings": [w.value for w in verdict.warnings],
+        "confirmation": verdict.confirmation.value if verdict.confirmation else None,
+        "reason": sentence(verdict, one_look=one_look),
+        "limit_seconds": verdict.limit_seconds,
+        "idle_seconds": verdict.idle_seconds,
+        "deferred": verdict.deferred,
+        "floor_usage": verdict.floor_usage,
+        "readings": verdict.readings,
+        "cap": verdict.cap.value if verdict.cap else None,
+        "cause": verdict.cause,
+        "lifecycle": verdict.lifecycle.value if verdict.lifecycle else None,
+    }
+    if scenario is not None:
+        data["scenario"] = scenario
+    return data
+
+
+def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
+    """The verdict in one sentence. one_look: it rests on a single reading, and says what that hides."""
+    if verdict.state is State.BLIND:
+        return f"cannot tell about {verdict.engine}: {verdict.cause}"
+    if verdict.state is State.HEALTHY:
+        return _healthy(verdict, one_look)
+    text = _pattern(verdict)
+    if one_look:
+        text += f"; one look cannot tell for how long: watch it with --for {_watch_for(verdict)}"
+    else:
+        text += _limit(verdict)
+    if verdict.cap is not None:
+        text += f"; {_CAPS[verdict.cap]}"
+    if verdict.signature is Signature.DEFERRED_STALL:
+        text += f"; {_OTHER_CAUSES}"
+    if verdict.confirmation is Answer.CONFIRMED:
+        text += f"; confirmed: {verdict.cause}" if verdict.cause else "; confirmed by the engine"
+    elif verdict.confirmation is Answer.INCONCLUSIVE:
+        text += f"; asking the engine was inconclusive: {verdict.cause}" if verdict.cause else ""
+    elif verdict.cause is not None:
+        text += f"; {verdict.cause}"
+    return text
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio as people read it; under one per cent with a digit more, so that a little is not nothing."""
+    if ratio is None:
+        return "an unknown share"
+    return f"{ratio:.1%}".replace("%", " %") if 0 < ratio < 0.0095 else f"{ratio * 100:.0f} %"
+
+
+def _requests(count: float | None) -> str:
+    if count is None:
+        return "unknown requests"
+    return f"{count:g} request{'' if count == 1 else 's'}"
+
+
+def _limit(verdict: Verdict) -> str:
+    if verdict.limit_seconds is None:
+        return ""
+    lease = ", twice its lease" if verdict.signature is Signature.PRODUCER_STRANDED else ""
+    return f" (limit {verdict.limit_seconds:.0f} s{lease})"
+
+
+def _watch_for(verdict: Verdict) -> int:
+    return int((verdict.limit_seconds or 60.0) + 10)
+
+
+def _healthy(verdict: Verdict, one_look: bool) -> str:
+    name = verdict.engine
+    if verdict.signature is Signature.STALE_GAUGE:
+        return f"{name} is healthy: {verdict.cause}"
+    if verdict.lifecycle is not None:
+        return f"{name} is {verdict.lifecycle.value}, so holding KV cache and standing still mean nothing"
+    used = f"{percent(verdict.usage)} of its KV cache in use"
+    if not verdict.running and not verdict.waiting:
+        text = f"{name} is idle with {used}"
+    else:
+        text = f"{name} is at work: {verdict.running:g} running, {verdict.waiting:g} waiting, {used}"
+    if one_look:
+        text += "; one look cannot see a leak under traffic or a stall: watch it with --for 130"
+    return text
+
+
+def _pattern(verdict: Verdict) -> str:
+    name, held = verdict.engine, f"for {verdict.held_seconds:.0f} s"
+    used = percent(verdict.usage)
+    still = "no token " + held
+    signature = verdict.signature
+    if signature in (Signature.HELD_IDLE, Signature.PRODUCER_STRANDED):
+        role = "" if verdict.role is Role.DECODE else f" ({verdict.role.value})"
+        text = f"{name}{role} holds {used} of its KV cache with nothing running or waiting"
+        return text if verdict.held_seconds == 0 else f"{text} and {still}"
+    if signature is Signature.HELD_FLOOR:
+        return (
+            f"{name} held at least {percent(verdict.floor_usage)} of its KV cache in each of "
+            f"{verdict.readings} idle readings over {verdict.held_seconds:.0f} s: a leak under traffic"
+        )
+    queue = _requests(verdict.waiting)
+    if signature is Signature.DEFERRED_STALL:
+        kind = "all deferred" if verdict.deferred is not None else "and blocks held for them"
+        text = f"{name} has {queue} waiting, {kind}, with nothing running, {used} of its KV cache held"
+        return text if verdict.held_seconds == 0 else f"{text} and {still}"
+    if signature is Signature.QUEUE_DEADLOCK:
+        text = f"{name} has {queue} waiting that could run, yet nothing runs, {used} of its KV cache held"
+        return text if verdict.held_seconds == 0 else f"{text} and {still}"
+    if signature is Signature.NO_PROGRESS:
+        return (
+            f"{name} runs {_requests(verdict.running)}, yet no token, no iteration and no block moved {held}"
+        )
+    return f"{name} shows {verdict.signature_name} {held}"
