@@ -37,7 +37,7 @@ class Paused(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """One canary's end. status: HTTP. seconds: until the answer or the deadline. tokens: as the answer says."""
+    """One canary's end. seconds: until the answer or the deadline; tokens: as the answer says."""
 
     outcome: Outcome
     seconds: float

@@ -179,13 +179,14 @@ def _judge(
     move, owed = (None, NOTHING_OWED) if state.last is None else movement(state.last, sample, state.owed)
     gap = move is not None and move.seconds > policy.gap_seconds
     countable = 0.0 if move is None or gap or state.broken else move.seconds
-    moved = move is not None and (move.progressed or gap)
+    moved = move is not None and move.progressed
+    again = moved or gap
 
     floor = (NO_FLOOR if gap else state.floor).after(sample, countable, policy)
     trends = state.trends.after(sample, move, policy)
     asleep = sample.lifecycle is not None
     holding = None if asleep else condition(sample, move, policy, role)
-    held = state.held + countable if holding is not None and holding is state.holding and not moved else 0.0
+    held = state.held + countable if holding is not None and holding is state.holding and not again else 0.0
     if holding is Signature.NO_PROGRESS and state.holding is not holding:
         held = countable  # the reading before was already the same to the bit
     active_t = sample.t if move is None or move.progressed or state.active_t is None else state.active_t
@@ -261,8 +262,8 @@ def _still(state: EngineState, verdict: Verdict) -> Verdict:
         floor_usage=state.verdict.floor_usage,
         readings=state.verdict.readings,
         confirmation=state.verdict.confirmation,
-        cause="the queue changed, yet nothing moved: one more reading decides",
         cap=None,
+        spared=True,
     )
 
 

@@ -3,64 +3,137 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 # A gauge can lag, and a transfer can be slow, by seconds: no hold is ever shortened below this by arming.
 ARMED_LEAST_SECONDS = 30.0
 # Added to the time for which a bidirectional decode pins the blocks of a finished turn.
 PIN_MARGIN_SECONDS = 30.0
 
+DAY = 86_400.0
+
+
+def setting(default: float | None, why: str, *, least: float, most: float, above: bool = False) -> Any:
+    """A threshold with its reason and its allowed range; `above`: `least` itself is not allowed."""
+    return field(default=default, metadata={"why": why, "least": least, "most": most, "above": above})
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Thresholds of the detector. Seconds unless the name says otherwise; ratios are 0..1."""
+    """Thresholds of the detector. Seconds unless the name says otherwise; ratios are 0..1.
 
-    # One reading every so often. A gap of more than three intervals restarts every hold.
-    interval_seconds: float = 5.0
-    # Usage below this is nothing: a few blocks are always in flight somewhere.
-    floor_ratio: float = 0.05
-    # A healthy decode frees its blocks in the step in which a request ends; a minute is thousands of steps.
-    held_idle_seconds: float = 60.0
-    # The leak under traffic: never under the floor in any idle moment of a quarter of an hour ...
-    held_floor_window_seconds: float = 900.0
-    # ... or of so many readings' time, if that is longer (a slow interval sees few idle moments) ...
-    held_floor_window_intervals: int = 30
-    # ... and seen idle often enough that chance does not explain it.
-    held_floor_readings: int = 20
-    # Parked requests wait for a transfer; the slowest honest one takes seconds.
-    deferred_stall_seconds: float = 120.0
-    # A request at the head of a queue is admitted within a step if it can be; two minutes without is never.
-    queue_deadlock_seconds: float = 120.0
-    # A long prefill or a slow compile shows nothing for a while, so patience is longest here ...
-    no_progress_seconds: float = 300.0
-    # ... and longer still until the process has made its first token (kernels compile, graphs are captured).
-    no_progress_warmup_seconds: float = 900.0
-    # The engine kit lists parked requests by age; beyond this one is stuck.
-    parked_remote_kv_seconds: float = 120.0
-    # How long a prefill keeps an unread prompt: None means by vLLM version, 30 s from 0.22 on (renewed by the
-    # decodes' heartbeats), 480 s before and where the version is unknown.
-    lease_seconds: float | None = None
-    # How long a bidirectional decode pins a finished turn (decoder_kv_blocks_ttl, 480 s by default); 0 means
-    # that the engine certainly is not bidirectional.
-    kv_pin_seconds: float = 0.0
-    # Throughput under this share of its own baseline, with a growing queue, is a collapse ...
-    collapse_ratio: float = 0.1
-    # ... if it lasts.
-    collapse_seconds: float = 600.0
-    # The lowest idle usage of each so long ...
-    creep_bucket_seconds: float = 3600.0
-    # ... rising through so many of them in a row ...
-    creep_buckets: int = 4
-    # ... by so much in all is a creep.
-    creep_rise_ratio: float = 0.02
-    # After a failed transfer, a failed notification or a peer's restart leaks are likelier: for so long the
-    # other holds are halved (never below 30 s, a lease or a pin time).
-    transfer_fault_seconds: float = 600.0
+    The field's metadata hold its reason and range: the YAML form, its errors and its documentation are made
+    from them.
+    """
+
+    interval_seconds: float = setting(
+        5.0,
+        "One reading every so often. A gap of more than three intervals restarts every hold.",
+        least=0.1,
+        most=600.0,
+    )
+    floor_ratio: float = setting(
+        0.05,
+        "KV-cache usage below this is nothing: a few blocks are always in flight somewhere.",
+        least=0.0,
+        most=1.0,
+        above=True,
+    )
+    held_idle_seconds: float = setting(
+        60.0,
+        "A healthy decode frees blocks in the step in which a request ends; a minute is thousands of steps.",
+        least=1.0,
+        most=DAY,
+    )
+    held_floor_window_seconds: float = setting(
+        900.0,
+        "A leak under traffic: never under the floor in any idle moment of so long.",
+        least=1.0,
+        most=DAY,
+    )
+    held_floor_window_intervals: int = setting(
+        30,
+        "The window is never shorter than so many intervals: slow readings see few idle moments.",
+        least=0,
+        most=10_000,
+    )
+    held_floor_readings: int = setting(
+        20,
+        "Idle readings that the window must hold, so that chance does not explain it.",
+        least=1,
+        most=10_000,
+    )
+    deferred_stall_seconds: float = setting(
+        120.0,
+        "Parked requests wait for a transfer, and the slowest honest one takes seconds, not minutes.",
+        least=1.0,
+        most=DAY,
+    )
+    queue_deadlock_seconds: float = setting(
+        120.0,
+        "The head of a queue is admitted within a step if it can be; two minutes without a token is never.",
+        least=1.0,
+        most=DAY,
+    )
+    no_progress_seconds: float = setting(
+        300.0,
+        "A long prefill or a slow compile moves nothing for a while, so patience is longest here.",
+        least=1.0,
+        most=DAY,
+    )
+    no_progress_warmup_seconds: float = setting(
+        900.0,
+        "The same until the process has made its first token: kernels compile and graphs are captured then.",
+        least=1.0,
+        most=DAY,
+    )
+    parked_remote_kv_seconds: float = setting(
+        120.0,
+        "The engine kit lists parked requests by age; one older than this is stuck.",
+        least=1.0,
+        most=DAY,
+    )
+    lease_seconds: float | None = setting(
+        None,
+        "How long a prefill keeps a prompt that nobody reads. null: by vLLM version, 30 s from 0.22 on "
+        "(renewed by the decodes' heartbeats), 480 s before and where the version is unknown.",
+        least=1.0,
+        most=DAY,
+    )
+    kv_pin_seconds: float = setting(
+        0.0,
+        "How long a bidirectional decode pins a finished turn (decoder_kv_blocks_ttl, 480 s by default). "
+        "0: the decode certainly is not bidirectional.",
+        least=0.0,
+        most=DAY,
+    )
+    canary_seconds: float = setting(
+        30.0, "How long the one-token request that confirms a fault may take.", least=1.0, most=600.0
+    )
+    collapse_ratio: float = setting(
+        0.1,
+        "Tokens per second under this share of their own baseline, with a growing queue, are a collapse.",
+        least=0.0,
+        most=1.0,
+        above=True,
+    )
+    collapse_seconds: float = setting(600.0, "How long that must last before it warns.", least=1.0, most=DAY)
+    creep_bucket_seconds: float = setting(
+        3600.0, "A creep is judged by the lowest idle usage of each so long.", least=60.0, most=DAY
+    )
+    creep_buckets: int = setting(4, "How many of them in a row must rise.", least=2, most=48)
+    creep_rise_ratio: float = setting(
+        0.02, "By how much of the cache they must rise in all.", least=0.0, most=1.0, above=True
+    )
+    transfer_fault_seconds: float = setting(
+        600.0,
+        "After a failed transfer or notification, or a peer's restart, leaks are likelier: for so long the "
+        "other holds are halved, never below 30 s, a lease or a pin time.",
+        least=0.0,
+        most=DAY,
+    )
     # Set by the turn, not by people: the holds above are to be shortened now.
     armed: bool = field(default=False, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if not self.interval_seconds > 0:
-            raise ValueError(f"interval_seconds must be above 0, not {self.interval_seconds}")
 
     @property
     def gap_seconds(self) -> float:

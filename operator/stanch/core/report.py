@@ -56,6 +56,11 @@ def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
         return f"cannot tell about {verdict.engine}: {verdict.cause}"
     if verdict.state is State.HEALTHY:
         return _healthy(verdict, one_look)
+    if verdict.spared:
+        return (
+            f"{verdict.engine} showed {verdict.signature_name} for {verdict.held_seconds:.0f} s{_limit(verdict)} "
+            "until this reading, which does not; nothing moved since, so one more reading decides"
+        )
     text = _pattern(verdict)
     if one_look:
         text += f"; one look cannot tell for how long: watch it with --for {_watch_for(verdict)}"
@@ -105,10 +110,12 @@ def _healthy(verdict: Verdict, one_look: bool) -> str:
     if verdict.lifecycle is not None:
         return f"{name} is {verdict.lifecycle.value}, so holding KV cache and standing still mean nothing"
     used = f"{percent(verdict.usage)} of its KV cache in use"
-    if not verdict.running and not verdict.waiting:
-        text = f"{name} is idle with {used}"
-    else:
+    if verdict.running or verdict.waiting:
         text = f"{name} is at work: {verdict.running:g} running, {verdict.waiting:g} waiting, {used}"
+    elif verdict.idle_seconds == 0 and not one_look:
+        text = f"{name} is between requests with {used}"
+    else:
+        text = f"{name} is idle with {used}"
     if one_look:
         text += "; one look cannot see a leak under traffic or a stall: watch it with --for 130"
     return text

@@ -1,0 +1,202 @@
+"""Asking one engine itself: its version, its health, whether it is paused, and the canary.
+
+Facts read from vLLM 0.9 to 0.33: `/health` answers 200 for a hung, paused or sleeping engine; `/is_paused`,
+`/is_sleeping` are served in development mode only (the first without it from 0.12 to 0.15); a prompt may be a
+list of token ids, so a canary needs no tokenizer; `model` may be left out; the header X-data-parallel-rank
+(0.11.1) counts the server's own engines; an answer's `usage` counts its tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from uuid import uuid4
+
+import aiohttp
+
+from stanch.core.confirm import Canary, Evidence, Outcome, Paused, Ruling, judge
+from stanch.core.policy import Policy
+from stanch.core.sample import Lifecycle, Sample, problem
+from stanch.core.verdict import Answer, Verdict
+
+_SHORT = aiohttp.ClientTimeout(total=2.0)
+_BODY_LIMIT = 1 << 20
+# vLLM sets its gauges after it has answered, and they were seen to lag by 3 to 6 s on a busy machine.
+_SETTLE_SECONDS = 6.0
+_POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an engine listens. base: URL without /metrics. rank: its place among the ranks of that server."""
+
+    base: str
+    rank: int | None = None
+    api_key: str | None = None
+
+    def headers(self) -> dict[str, str]:
+        found = {} if self.rank is None else {"X-data-parallel-rank": str(self.rank)}
+        if self.api_key:
+            found["Authorization"] = f"Bearer {self.api_key}"
+        return found
+
+
+async def _get(session: aiohttp.ClientSession, url: str) -> tuple[int, object] | None:
+    """(status, JSON or None) of a small answer; None where there is none within two seconds."""
+    try:
+        async with session.get(url, timeout=_SHORT, allow_redirects=False) as response:
+            body = await response.content.read(_BODY_LIMIT)
+            try:
+                return response.status, await _json(response, body)
+            except ValueError:
+                return response.status, None
+    except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
+        return None
+
+
+async def _json(response: aiohttp.ClientResponse, body: bytes) -> object:
+    import json
+
+    return json.loads(body.decode(response.get_encoding())) if body else None
+
+
+async def version(session: aiohttp.ClientSession, base: str) -> str | None:
+    """What /version says, as it says it ("0.29.0+cpu"); None where it does not."""
+    found = await _get(session, f"{base}/version")
+    if found is not None and found[0] == HTTPStatus.OK and isinstance(found[1], dict):
+        text = found[1].get("version")
+        if isinstance(text, str) and 0 < len(text) <= 100 and text.isprintable():
+            return text
+    return None
+
+
+def parsed_version(text: str | None) -> tuple[int, int] | None:
+    """(major, minor) of a version such as 0.29.0+cpu; None for a build that has none (dev, 0.0.0)."""
+    match = re.match(r"v?(\d+)\.(\d+)", text or "")
+    if match is None or (match[1], match[2]) == ("0", "0"):
+        return None
+    return int(match[1]), int(match[2])
+
+
+async def healthy(session: aiohttp.ClientSession, base: str) -> bool:
+    """Whether /health answers 200 within two seconds."""
+    found = await _get(session, f"{base}/health")
+    return found is not None and found[0] == HTTPStatus.OK
+
+
+async def paused(session: aiohttp.ClientSession, base: str) -> Paused:
+    found = await _get(session, f"{base}/is_paused")
+    if found is None:
+        return Paused.UNKNOWN
+    status, data = found
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        return Paused.NOT_SERVED
+    if status == HTTPStatus.OK and isinstance(data, dict) and isinstance(data.get("is_paused"), bool):
+        return Paused.YES if data["is_paused"] else Paused.NO
+    return Paused.UNKNOWN
+
+
+async def _asleep(session: aiohttp.ClientSession, base: str) -> bool:
+    found = await _get(session, f"{base}/is_sleeping")
+    return found is not None and isinstance(found[1], dict) and found[1].get("is_sleeping") is True
+
+
+async def canary(session: aiohttp.ClientSession, address: Address, deadline_seconds: float) -> Canary:
+    """One request of one token to the engine's own port, under an id of its own; every end is an outcome."""
+    started = time.monotonic()
+
+    def end(outcome: Outcome, status: int | None = None, detail: str = "") -> Canary:
+        return Canary(outcome, time.monotonic() - started, status, detail)
+
+    try:
+        async with session.post(
+            f"{address.base}/v1/completions",
+            json={"prompt": [1], "max_tokens": 1, "ignore_eos": True, "temperature": 0, "stream": False},
+            headers={"X-Request-Id": f"stanch-canary-{uuid4().hex[:12]}", **address.headers()},
+            timeout=aiohttp.ClientTimeout(total=deadline_seconds),
+            allow_redirects=False,
+        ) as response:
+            body = await response.content.read(_BODY_LIMIT)
+            status = response.status
+            if 400 <= status < 500:
+                return end(Outcome.REJECTED, status, _said(body))
+            if status != HTTPStatus.OK:
+                return end(Outcome.FAILED, status, _said(body))
+            try:
+                usage = (await _json(response, body))["usage"]  # type: ignore[index]
+                generated, prompt = float(usage["completion_tokens"]), float(usage["prompt_tokens"])
+            except (ValueError, TypeError, KeyError, LookupError):
+                # A 200 without a token is no answer: a server that is shutting down gives those.
+                return end(Outcome.FAILED, status, "an answer without a token")
+            if generated < 1:
+                return end(Outcome.FAILED, status, "an answer without a token")
+            return Canary(Outcome.FINISHED, time.monotonic() - started, status, "", generated, prompt)
+    except asyncio.TimeoutError:
+        return end(Outcome.TIMED_OUT)
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return end(Outcome.UNREACHABLE, None, str(error) or type(error).__name__)
+
+
+def _said(body: bytes) -> str:
+    """The start of an error's text, on one line."""
+    return " ".join(body[:200].decode(errors="replace").split())[:120]
+
+
+async def confirm(
+    session: aiohttp.ClientSession,
+    address: Address,
+    verdict: Verdict,
+    policy: Policy,
+    read: Callable[[], Awaitable[Sample]],
+) -> tuple[Ruling, Canary | None]:
+    """Ask the engine about its verdict. `read` takes a new reading of it.
+
+    The second of the pair is the canary that was sent, whose tokens are no progress; None where none was.
+    """
+    before = await read()
+    if (unfit := problem(before)) is not None:
+        return Ruling(
+            Answer.INCONCLUSIVE, f"no canary was sent, since the engine cannot be read: {unfit}"
+        ), None
+    # Up to vLLM 0.16 a sleeping engine would run a request on memory that it has given back.
+    if before.lifecycle is Lifecycle.ASLEEP or await _asleep(session, address.base):
+        return Ruling(Answer.VETOED, "no canary was sent, since it is asleep"), None
+    sent = asyncio.ensure_future(canary(session, address, policy.canary_seconds))
+    after: list[Sample] = []
+    try:
+        while True:
+            done, _ = await asyncio.wait((sent,), timeout=1.0)
+            if done:
+                break
+            after.append(await read())
+        result = sent.result()
+        if result.outcome is Outcome.FINISHED:
+            after = await _settled(before, result, read)
+        else:
+            after.append(await read())
+    finally:
+        sent.cancel()
+    evidence = Evidence(
+        result, before, after, await healthy(session, address.base), await paused(session, address.base)
+    )
+    return judge(verdict, evidence, policy), result
+
+
+async def _settled(before: Sample, result: Canary, read: Callable[[], Awaitable[Sample]]) -> list[Sample]:
+    """Readings until the canary's own token shows, and one more after the step in which frees may come."""
+    readings: list[Sample] = []
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while True:
+        readings.append(await read())
+        now, then = readings[-1].generation_tokens, before.generation_tokens
+        shown = now is not None and then is not None and now >= then + result.generation_tokens
+        if shown or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(_POLL_SECONDS)
+    await asyncio.sleep(_POLL_SECONDS)
+    readings.append(await read())
+    return readings

@@ -1,0 +1,120 @@
+"""Which engines to look at: from the command line (URL or URL=ROLE) or from a YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from stanch.core.policy import DAY, Policy
+from stanch.core.sample import Role
+from stanch.edge.scrape import Target
+from stanch.edge.yaml_file import FileError, load
+
+ROLES = ("decode", "prefill", "both", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One target with what is known of it. role None: its metrics must tell. policy: its own thresholds."""
+
+    target: Target
+    role: Role | None
+    policy: Policy
+    deployment: str = ""
+
+
+class TargetError(ValueError):
+    """A target cannot be used; the text says which and why."""
+
+
+def _url(value: str) -> str:
+    Target(value, value)  # raises ValueError with a sentence
+    return value
+
+
+class _Entry(BaseModel):
+    """One engine server; several data-parallel ranks behind one address are one entry."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, AfterValidator(_url)]
+    role: Literal["decode", "prefill", "both", "auto"] = "auto"
+    name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    deployment: Annotated[str, Field(max_length=253)] = ""
+    kv_pin_seconds: float | None = Field(
+        None, alias="kvPinSeconds", ge=0, le=DAY, strict=True, json_schema_extra={"allowed": "0 to 86400"}
+    )
+    lease_seconds: float | None = Field(
+        None, alias="leaseSeconds", ge=1, le=DAY, strict=True, json_schema_extra={"allowed": "1 to 86400"}
+    )
+
+
+class TargetsFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    targets: Annotated[list[_Entry], Field(min_length=1, max_length=20_000)]
+
+
+def role_of(word: str) -> Role | None:
+    """The role that a word names; None for auto. Raises TargetError."""
+    if word not in ROLES:
+        raise TargetError(f"{word!r} is not a role: say one of {', '.join(ROLES)}")
+    return None if word == "auto" else Role(word)
+
+
+def from_url(url: str, role: Role | None, policy: Policy) -> Watched:
+    """One target by its address; it is named by host and port (and path, if any)."""
+    try:
+        return Watched(Target(_name(url), url), role, policy)
+    except ValueError as error:
+        raise TargetError(str(error)) from None
+
+
+def from_pair(pair: str, policy: Policy) -> Watched:
+    """URL=ROLE as `stanch watch --target` takes it."""
+    url, equals, word = pair.rpartition("=")
+    if not equals or word not in ROLES:
+        raise TargetError(
+            f"{pair!r} is not URL=ROLE, such as http://10.0.0.7:8000=decode; roles are {', '.join(ROLES)}"
+        )
+    return from_url(url, role_of(word), policy)
+
+
+def from_file(path: Path, policy: Policy) -> list[Watched]:
+    """The targets of a YAML file. Raises FileError."""
+    found = []
+    for entry in load(path, TargetsFile).targets:
+        own = policy
+        if entry.kv_pin_seconds is not None:
+            own = replace(own, kv_pin_seconds=entry.kv_pin_seconds)
+        if entry.lease_seconds is not None:
+            own = replace(own, lease_seconds=entry.lease_seconds)
+        name = entry.name or _name(entry.url)
+        found.append(Watched(Target(name, entry.url), role_of(entry.role), own, entry.deployment))
+    try:
+        return distinct(found)
+    except TargetError as error:
+        raise FileError(f"{path}: {error}") from None
+
+
+def distinct(watched: Sequence[Watched]) -> list[Watched]:
+    """The same, if no name and no address comes twice. Raises TargetError."""
+    for what in ("name", "url"):
+        seen: set[str] = set()
+        for one in watched:
+            value: str = getattr(one.target, what)
+            if value in seen:
+                raise TargetError(f"the {what} {value} is given twice")
+            seen.add(value)
+    return list(watched)
+
+
+def _name(url: str) -> str:
+    parts = urlsplit(url)
+    path = parts.path.removesuffix("/").removesuffix("/metrics")
+    return f"{parts.netloc.rpartition('@')[2]}{path}" or url
