@@ -29,7 +29,9 @@ def main(command: list[str]) -> int:
 
 
 def _kill_when_the_parent_is_gone() -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin.read(): that holds a lock which the interpreter wants when it ends before the pipe does.
+    while os.read(0, 1):
+        pass
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

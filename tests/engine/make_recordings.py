@@ -123,7 +123,7 @@ def grammar_wait(bed: Bed, path: Path) -> None:
     prefill, decode = bed.start_all(
         Spec("prefill"), Spec("decode", inject=True, connector={"stanch_grammar_delay_ms": 30_000})
     )
-    regex = {"structured_outputs": {"regex": "w1( w2)+"}}
+    regex = {"structured_outputs": {"regex": "(w1|w2)+"}}
     assert complete(decode.url, words(64), more=regex).answer().status == 200
     with Recorder(decode.url, path, "idle") as recorder:
         recorder.stay(4)
