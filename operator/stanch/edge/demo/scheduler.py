@@ -1,10 +1,11 @@
 """The simulated engine's scheduler: who holds which blocks, and what the gauges say. Pure: no I/O, no clock.
 
 Laws, as read off vLLM 0.29.0 (scheduler and NIXL connector) and measured on it:
-- A request that nobody runs any more gives its blocks back, unless a reader is still to come (a prefill engine
-  holds them until they are read or their lease ends) or a read into them was started and never reported.
-- A request whose KV is to be read from a prefill engine is parked until the worker reports the read. There is
-  no time-out. If its client leaves meanwhile, it is in no queue and in no gauge, but its blocks stay: an orphan.
+- A request that nobody runs any more gives its blocks back, unless a reader is still to come (a prefill
+  engine holds them until they are read or their lease ends) or a read into them was never reported.
+- A request whose KV is to be read from a prefill engine is parked until the worker reports the read. There
+  is no time-out. If its client leaves meanwhile, it is in no queue and in no gauge, but its blocks stay held:
+  an orphan.
 - The defect (up to 0.29.0): with nothing to read, the worker only notifies the producer and never reports.
 - Gauges are set by a step, and only by a step.
 - Requests that fit pass a waiting one that does not.
@@ -38,7 +39,7 @@ MOVES: dict[Phase, frozenset[Phase]] = {
 }
 
 
-class IllegalMove(Exception):
+class IllegalMoveError(Exception):
     """A move that is not in MOVES; nothing was changed."""
 
 
@@ -54,7 +55,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a client wants. `keep`: hold the blocks for a reader afterwards (a prefill); `remote`: read the KV from there."""
+    """What a client wants. keep: hold the blocks for a reader afterwards; remote: read the KV from there."""
 
     id: str
     prompt_tokens: int
@@ -80,7 +81,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Work for the worker: read so many blocks of a request from its prefill. None to read is the defect's case."""
+    """Work for the worker: read so many blocks of a request from its prefill; none is the defect's case."""
 
     ask: Ask
     remote: Remote
@@ -99,7 +100,7 @@ class Gauges:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step did. admitted: left the queue; first: made their first token; done: finished with all tokens."""
+    """What one step did. admitted: left the queue; first: made their first token; done: have all tokens."""
 
     now: float
     gauges: Gauges
@@ -149,7 +150,7 @@ class Scheduler:
         return -(-tokens // self.block_tokens)
 
     def plant(self, requests: int) -> None:
-        """The next so many requests with remote KV find everything in the local prefix cache: nothing is left to read."""
+        """The next so many requests with remote KV find all of it in the local prefix cache: no reads."""
         self.planted += requests
 
     def submit(self, ask: Ask, now: float) -> None:
@@ -266,7 +267,7 @@ class Scheduler:
 
     def _move(self, request: Request, phase: Phase, now: float) -> Request:
         if phase not in MOVES[request.phase]:
-            raise IllegalMove(f"{request.ask.id}: {request.phase.value} -> {phase.value}")
+            raise IllegalMoveError(f"{request.ask.id}: {request.phase.value} -> {phase.value}")
         moved = replace(request, phase=phase, since=now)
         if phase is Phase.GONE:
             del self._requests[request.ask.id]
