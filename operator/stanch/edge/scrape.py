@@ -1,0 +1,224 @@
+"""Scrapes many engines: spread evenly over the interval, each by itself, only for the families needed.
+
+A target is asked for the needed families (`/metrics/?name[]=`, 3 kB instead of 55). Where that does not
+work, the whole page is asked for within the same turn, so that a server's dislike of the filter never makes
+a turn blind:
+
+| way   | asks for            | a good page                         | a bad page                             |
+|-------|---------------------|-------------------------------------|----------------------------------------|
+| SHORT | the needed families | stays; -> WHOLE if it was not short | asks for the whole page in this turn:  |
+|       |                     |                                     | good -> WHOLE, bad -> DOUBT            |
+| WHOLE | the whole page      | stays; every 10 min a turn as SHORT | stays; every 10 min a turn as SHORT    |
+| DOUBT | the whole page      | -> SHORT                            | stays                                  |
+
+A server that does not answer at all (refused, timed out) changes nothing: that is not the filter's doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+
+import aiohttp
+
+from stanch.core.sample import Sample
+from stanch.edge.exposition import Page, read
+from stanch.edge.families import UNASKED
+from stanch.edge.fetch import HEADERS, Answer, fetch
+from stanch.edge.reading import Reader
+from stanch.edge.resolver import Resolver
+from stanch.edge.target import Target
+
+__all__ = ["Scrape", "Scraper", "Target"]
+
+# A server that ignored or broke on the filter may have been replaced by one that does not.
+RECHECK_SECONDS = 600.0
+# For name, connection, TLS, headers and body together. A page takes vLLM 2 to 8 ms.
+DEADLINE_SECONDS = 4.0
+# A moved name is found again within this time (and at once when its old address no longer answers).
+NAME_SECONDS = 60
+
+
+class Way(Enum):
+    """How a target is asked; see the table above."""
+
+    SHORT = "short"
+    WHOLE = "whole"
+    DOUBT = "doubt"
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One turn of one target.
+
+    t: the clock's time when the answer was complete. samples: one per engine, blind where there is a problem.
+    problem: why the page could not be used, None where it could (an engine on it may still be blind).
+    bytes_read: of bodies. seconds: from the turn's start to t. filtered: the page had only what was asked.
+    """
+
+    target: Target
+    t: float
+    samples: tuple[Sample, ...]
+    page: Page
+    bytes_read: int
+    seconds: float
+    filtered: bool
+
+    @property
+    def problem(self) -> str | None:
+        """Why the page could not be used."""
+        return self.page.problem
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a target from turn to turn."""
+
+    reader: Reader
+    way: Way
+    recheck: float = 0.0  # of the loop's clock; from then on WHOLE tries the filter again
+
+
+class Scraper:
+    """Scrapes its targets; an asynchronous context manager.
+
+    interval_seconds: between two turns of a target. deadline_seconds: for one turn. clock: gives the samples'
+    times (Unix time). skipped: turns that did not happen because the one before was still on its way.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        interval_seconds: float,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        names = [target.name for target in targets]
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise ValueError(f"two targets have the same name: {', '.join(twice)}")
+        if not interval_seconds > 0 or not deadline_seconds > 0:
+            raise ValueError("interval and deadline must be above 0 s")
+        self.targets = tuple(targets)
+        self.skipped = 0
+        self._interval = interval_seconds
+        self._deadline = deadline_seconds
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Scraper:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0,  # one connection per target, no more: a turn never overlaps its target's next
+                keepalive_timeout=max(15.0, 2 * self._interval),
+                ttl_dns_cache=NAME_SECONDS,
+                resolver=Resolver(),
+            ),
+            headers=HEADERS,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            raise_for_status=False,
+            trust_env=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def run(self, deliver: Callable[[Scrape], None]) -> None:
+        """Scrape every target once per interval and deliver each turn, until cancelled.
+
+        Target i of n has its turns at (i/n + k) intervals from now on, so the phase of a target is its own.
+        What deliver raises ends the run.
+        """
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        step = self._interval / max(1, len(self.targets))
+        tasks = [
+            asyncio.create_task(self._turns(target, start + index * step, deliver), name=target.name)
+            for index, target in enumerate(self.targets)
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _turns(self, target: Target, first: float, deliver: Callable[[Scrape], None]) -> None:
+        loop = asyncio.get_running_loop()
+        turn = 0
+        while True:
+            await asyncio.sleep(first + turn * self._interval - loop.time())
+            deliver(await self.once(target))
+            turn += 1
+            late = int((loop.time() - first) / self._interval) + 1 - turn
+            if late > 0:
+                self.skipped += late
+                turn += late
+
+    async def once(self, target: Target) -> Scrape:
+        """One turn of one target, now. It never raises for anything a server does."""
+        if self._session is None:
+            raise RuntimeError("a Scraper must be entered before it is used: async with Scraper(...)")
+        known = self._known.get(target.name)
+        if known is None:
+            way = Way.WHOLE if target.filtered_page is None else Way.SHORT
+            known = self._known[target.name] = _Known(Reader.live(target.name), way)
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        page, size, filtered = await self._ask(self._session, target, known, start)
+        t = self._clock()
+        return Scrape(target, t, known.reader.take(t, page), page, size, loop.time() - start, filtered)
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, target: Target, known: _Known, start: float
+    ) -> tuple[Page, int, bool]:
+        """The page, the bytes that it took, and whether it was filtered; keeps the table at the top."""
+        size = 0
+        short = target.filtered_page is not None and (
+            known.way is Way.SHORT or (known.way is Way.WHOLE and start >= known.recheck)
+        )
+        if short and target.filtered_page is not None:
+            answer = await fetch(session, target.filtered_page, self._deadline)
+            size = answer.bytes_read
+            page = _page(answer)
+            if _good(page):
+                ignored = answer.body is not None and UNASKED.encode() in answer.body
+                _go(known, Way.WHOLE if ignored else Way.SHORT, start)
+                return page, size, not ignored
+            left = start + self._deadline - asyncio.get_running_loop().time()
+            if not answer.answered or left <= 0:
+                return page, size, False
+        else:
+            left = self._deadline
+        answer = await fetch(session, target.page, left)
+        page = _page(answer)
+        if short:
+            _go(known, Way.WHOLE if _good(page) else Way.DOUBT, start)
+        elif known.way is Way.DOUBT and _good(page):
+            known.way = Way.SHORT
+        return page, size + answer.bytes_read, False
+
+
+def _go(known: _Known, way: Way, now: float) -> None:
+    known.way = way
+    known.recheck = now + RECHECK_SECONDS
+
+
+def _page(answer: Answer) -> Page:
+    return Page(problem=answer.problem) if answer.body is None else read(answer.body)
+
+
+def _good(page: Page) -> bool:
+    """Whether every engine of the page could be read."""
+    return page.problem is None and all(engine.problem is None for engine in page.engines)
