@@ -4,8 +4,9 @@
         prefill, decode = bed.start_all(Spec("prefill"), Spec("decode", inject=True))
         pd_request(prefill.url, decode.url, words(300), mark=PARK)
 
-Each engine is a process group of its own on free loopback ports; its log is a file in the bed's temporary directory, which is
-kept, and its tails shown, only when the block fails. Nothing outlives the bed: see leash.py.
+Each engine is a process group of its own on free loopback ports; its log is a file in the bed's temporary
+directory, which is kept, and its tails shown, only when the block fails. Nothing outlives the bed: see
+leash.py.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from tests.engine import install, processes
-from tests.engine.client import MODEL_NAME, NoAnswer, get
+from tests.engine.client import MODEL_NAME, NoAnswerError, get
 from tests.engine.model import write_model
 
 HERE = Path(__file__).parent
@@ -34,7 +36,7 @@ START_DEADLINE_S = 240
 Role = Literal["prefill", "decode"]
 
 
-class EngineFailed(Exception):
+class EngineError(Exception):
     """An engine died or did not become ready; the message ends with the tail of its log."""
 
 
@@ -92,15 +94,15 @@ class Engine:
             )
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> None:
-        """Wait for /health to say 200. Raises EngineFailed, at once when the process has died."""
+        """Wait for /health to say 200. Raises EngineError, at once when the process has died."""
         started = time.monotonic()
         while time.monotonic() - started < deadline_s:
             if not self.alive:
-                raise EngineFailed(f"{self.name} ended while starting:\n{processes.tail(self.log)}")
+                raise EngineError(f"{self.name} ended while starting:\n{processes.tail(self.log)}")
             if self.healthy:
                 return
             time.sleep(0.25)
-        raise EngineFailed(f"{self.name} was not ready within {deadline_s} s:\n{processes.tail(self.log)}")
+        raise EngineError(f"{self.name} was not ready within {deadline_s} s:\n{processes.tail(self.log)}")
 
     @property
     def alive(self) -> bool:
@@ -112,11 +114,11 @@ class Engine:
         """Whether /health answers 200 now."""
         try:
             return get(self.url, "/health", timeout_s=2).status == 200
-        except NoAnswer:
+        except NoAnswerError:
             return False
 
     def metric(self, name: str, **labels: str) -> float | None:
-        """One number of its /metrics page, None where no such series is there; the first one that has the labels."""
+        """The first series of its /metrics page that has the labels; None where there is none."""
         for line in get(self.url, "/metrics", timeout_s=10).body.splitlines():
             if line.startswith((name + "{", name + " ")) and all(
                 f'{k}="{v}"' in line for k, v in labels.items()
@@ -136,30 +138,28 @@ class Engine:
         """SIGSTOP every worker, as a hung device or a frozen node would; the API server goes on answering."""
         self._frozen = self.worker_pids()
         if not self._frozen:
-            raise EngineFailed(f"{self.name} has no worker process: {processes.in_group(self._group())}")
+            raise EngineError(f"{self.name} has no worker process: {processes.in_group(self._group())}")
         for pid in self._frozen:
             os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """SIGCONT what freeze_worker stopped."""
         for pid in self._frozen:
-            try:
+            # It may have died meanwhile.
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-            except ProcessLookupError:
-                pass  # It died meanwhile.
         self._frozen = []
 
     def stop(self, grace_s: float = 10) -> None:
-        """SIGTERM, then SIGKILL for the whole group after the grace; returns when no process of it is left."""
+        """SIGTERM, after the grace SIGKILL for the whole group; returns when no process of it is left."""
         process = self._process
         if process is None:
             return
         self.ask_to_end()
         if process.poll() is None:
-            try:
+            # One that stays is killed next.
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(grace_s)
-            except subprocess.TimeoutExpired:
-                pass  # The group is killed next.
         self.kill()
 
     def ask_to_end(self) -> None:
@@ -174,10 +174,9 @@ class Engine:
         if process is None:
             return
         group = process.pid
-        try:
+        # All of it may have ended by itself.
+        with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # All of it has ended by itself.
         process.wait()
         if process.stdin is not None:
             process.stdin.close()
@@ -192,7 +191,7 @@ class Engine:
 
     def _group(self) -> int:
         if self._process is None:
-            raise EngineFailed(f"{self.name} is not running")
+            raise EngineError(f"{self.name} is not running")
         # start_new_session made the leash the leader, so its pid is the group's number.
         return self._process.pid
 
@@ -252,12 +251,12 @@ class Engine:
 
 
 class Bed:
-    """Engines of one vLLM version, gone when the block ends. Raises EngineFailed where that version is not installed."""
+    """Engines of one vLLM version, gone when the block ends. Raises EngineError where it is not installed."""
 
     def __init__(self, version: str = install.BASE_VERSION) -> None:
         installed = install.locate(version)
         if installed is None:
-            raise EngineFailed(f"vLLM {version} is not installed; run `make engines`")
+            raise EngineError(f"vLLM {version} is not installed; run `make engines`")
         self.version = version
         self._installed = installed
         self.engines: list[Engine] = []
@@ -271,7 +270,8 @@ class Bed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # All at once first: an engine that ends by itself removes its shared memory, a killed one leaves it in /dev/shm.
+        # All at once first: an engine that ends by itself removes its shared memory, a killed one leaves it
+        # in /dev/shm.
         for engine in self.engines:
             engine.ask_to_end()
         for engine in self.engines:

@@ -1,4 +1,4 @@
-"""The clients of the test engines: one request through a prefill/decode pair, waiting, and giving up. Standard library only."""
+"""The clients of the test engines: a request through a pair, waiting, giving up. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,12 +27,12 @@ class Answer:
     seconds: float
 
 
-class NoAnswer(Exception):
+class NoAnswerError(Exception):
     """The server refused, closed, or did not answer in time."""
 
 
 def get(url: str, path: str, *, timeout_s: float = 5) -> Answer:
-    """One GET on a connection of its own; the body is text. Raises NoAnswer."""
+    """One GET on a connection of its own; the body is text. Raises NoAnswerError."""
     started = time.monotonic()
     connection = _connect(url, timeout_s)
     try:
@@ -39,7 +40,7 @@ def get(url: str, path: str, *, timeout_s: float = 5) -> Answer:
         response = connection.getresponse()
         return Answer(response.status, response.read().decode(), time.monotonic() - started)
     except (OSError, http.client.HTTPException) as error:
-        raise NoAnswer(f"GET {path}: {error!r}") from error
+        raise NoAnswerError(f"GET {path}: {error!r}") from error
     finally:
         connection.close()
 
@@ -57,7 +58,7 @@ class Pending:
         try:
             self._connection.connect()
         except OSError as error:
-            raise NoAnswer(f"POST {path}: {error!r}") from error
+            raise NoAnswerError(f"POST {path}: {error!r}") from error
         self._thread = threading.Thread(
             target=self._run, args=(path, dict(payload), dict(headers)), daemon=True
         )
@@ -69,21 +70,20 @@ class Pending:
         return self._thread.is_alive()
 
     def give_up(self) -> None:
-        """Close the connection as an impatient client does; the server sees the disconnect and aborts the request."""
+        """Close the connection as an impatient client does; the server then aborts the request."""
         sock = self._connection.sock
         if sock is not None and self.open:
-            try:
+            # Answered or closed in this very moment: then nothing is left to give up.
+            with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # Answered or closed in this very moment: nothing is left to give up.
         self._thread.join(timeout=10)
 
     def answer(self, timeout_s: float = 60) -> Answer:
-        """The answer, waited for at most that long. Raises NoAnswer."""
+        """The answer, waited for at most that long. Raises NoAnswerError."""
         self._thread.join(timeout=timeout_s)
         if self._answer is not None:
             return self._answer
-        raise NoAnswer("still waiting" if self._trouble is None else repr(self._trouble))
+        raise NoAnswerError("still waiting" if self._trouble is None else repr(self._trouble))
 
     def _run(self, path: str, payload: dict[str, Any], headers: dict[str, str]) -> None:
         started = time.monotonic()
@@ -133,7 +133,7 @@ def complete(
 def prefill_only(
     url: str, prompt: str, *, request_id: str | None = None, timeout_s: float = 60
 ) -> dict[str, Any]:
-    """Have the prefill engine compute the prompt; return the kv_transfer_params under which its blocks can be read."""
+    """Have the prefill engine compute the prompt; return the kv_transfer_params to read its blocks with."""
     ask = {
         "do_remote_decode": True,
         "do_remote_prefill": False,
@@ -146,7 +146,7 @@ def prefill_only(
         url, prompt, max_tokens=1, request_id=request_id, kv_transfer_params=ask, timeout_s=timeout_s
     ).answer(timeout_s)
     if answer.status != 200 or not answer.body.get("kv_transfer_params"):
-        raise NoAnswer(f"prefill answered {answer.status}: {str(answer.body)[:300]}")
+        raise NoAnswerError(f"prefill answered {answer.status}: {str(answer.body)[:300]}")
     params: dict[str, Any] = answer.body["kv_transfer_params"]
     return params
 
@@ -162,7 +162,7 @@ def pd_request(
     rank: int | None = None,
     timeout_s: float = 60,
 ) -> Pending:
-    """One request through the pair; returned as soon as the decode engine has it. The mark begins its id (see injector.py)."""
+    """One request through the pair, returned once the decode has it; the mark begins its id (marks.py)."""
     request_id = f"{mark}{number}"
     params = prefill_only(prefill, prompt, request_id=request_id, timeout_s=timeout_s)
     return complete(
@@ -207,7 +207,7 @@ class Traffic:
                     *self._target, prompt, self._tokens, mark="traffic-", number=number, rank=self._rank
                 )
                 ok = pending.answer().status == 200
-            except NoAnswer:
+            except NoAnswerError:
                 ok = False
             self.answered += ok
             self.failed += not ok

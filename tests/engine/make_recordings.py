@@ -1,7 +1,9 @@
-"""Make the recordings in tests/data/recordings/0.29.0-own: `python -m tests.engine.make_recordings [NAME ...]`.
+"""Make the recordings in tests/data/recordings/0.29.0-own: `python -m tests.engine.make_recordings [NAME
+...]`.
 
-Each starts a prefill and a decode engine of vLLM 0.29.0 of its own, records the decode engine, and prints the result as a
-table. What each one is for, and how it was made, is told in tests/data/recordings/README.md.
+Each starts a prefill and a decode engine of vLLM 0.29.0 of its own, records the decode engine, and prints
+the result as a table. What each one is for, and how it was made, is told in
+tests/data/recordings/README.md.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def worker_frozen(bed: Bed, path: Path) -> None:
             pd_request(prefill.url, decode.url, words(64, seed=one), 150, number=one, timeout_s=180)
             for one in (1, 2, 3)
         ]
-        # The gauges are set at a step's end: seen in the page, the three are surely in the middle of their generation.
+        # The gauges are set at a step's end: seen in the page, the three are surely in the middle of their
+        # generation.
         until(lambda: decode.metric(RUNNING) == 3, "three requests running")
         recorder.stay(5)
         decode.freeze_worker()
@@ -76,7 +79,7 @@ def chunked_prefill(bed: Bed, path: Path) -> None:
 
 
 def bidirectional_pinned(bed: Bed, path: Path) -> None:
-    """Bidirectional mode: two finished turns stay pinned on the idle decode engine for their time to live (60 s here)."""
+    """Bidirectional mode: two finished turns stay pinned on the idle decode engine for 60 s."""
     connector = {"bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": 60}
     prefill, decode = bed.start_all(Spec("prefill", connector=connector), Spec("decode", connector=connector))
     with Recorder(decode.url, path, "idle") as recorder:

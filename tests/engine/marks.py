@@ -1,4 +1,4 @@
-"""The beginnings of request ids that injector.py acts on; apart from it, since that one needs vLLM to be imported."""
+"""How the request ids begin that injector.py acts on (apart from it, since that one imports vLLM)."""
 
 PARK = "park-"
 MUTE = "mute-"

@@ -1,4 +1,5 @@
-"""Write the tiny model that the test engines serve: a two-layer Llama of random weights (`--load-format dummy`), nothing fetched.
+"""Write the tiny model that the test engines serve: a two-layer Llama of random weights (`--load-format
+dummy`), nothing fetched.
 
 The tokenizer is word-level: "w0" ... "w507", one token a word, so that a prompt of N words holds N tokens.
 """
@@ -25,7 +26,7 @@ def write_model(directory: Path, *, max_tokens: int = 32768) -> Path:
 
 
 def words(count: int, seed: int = 0) -> str:
-    """A prompt of `count` tokens; different seeds differ from the first word on, so that no prefix is shared."""
+    """A prompt of `count` tokens; seeds below 508 differ in their first word, so no prefix is shared."""
     return " ".join(f"w{(seed * 131 + index * (seed % 7 + 1)) % WORDS}" for index in range(count))
 
 

@@ -6,7 +6,8 @@ import random
 import socket
 from pathlib import Path
 
-# Below the kernel's own range for outgoing connections (32768 and up), so that no client is given one of these in between.
+# Below the kernel's own range for outgoing connections (32768 and up), so that no client is given one of
+# these in between.
 _PORTS = range(20_000, 32_000)
 
 

@@ -1,4 +1,5 @@
-"""Record what /metrics said: one JSON line a second {t, scenario, body, error}, gzipped; the form that `stanch replay` reads.
+"""Record what /metrics said: one JSON line a second {t, scenario, body, error}, gzipped; the form that
+`stanch replay` reads.
 
 `python -m tests.engine.record FILE ...` prints recordings as a table, to see that they show what they claim.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.engine.client import NoAnswer, get
+from tests.engine.client import NoAnswerError, get
 
 INTERVAL_S = 1.0
 _SERIES = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$")
@@ -36,7 +37,7 @@ _COLUMNS: dict[str, tuple[str, str | None]] = {
 
 
 class Recorder:
-    """Records one engine while its block runs; `scenario` names what is going on and may be set at any time."""
+    """Records one engine while its block runs; `scenario` may be set at any time."""
 
     def __init__(self, url: str, path: Path, scenario: str) -> None:
         self.scenario = scenario
@@ -83,7 +84,7 @@ class Recorder:
     def _look(self) -> tuple[str | None, str | None]:
         try:
             answer = get(self._url, "/metrics", timeout_s=5)
-        except NoAnswer as error:
+        except NoAnswerError as error:
             return None, type(error.__cause__ or error).__name__
         return (answer.body, None) if answer.status == 200 else (None, f"HTTP {answer.status}")
 

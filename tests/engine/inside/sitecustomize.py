@@ -1,8 +1,9 @@
 """Loaded by Python itself in every process of a test engine (this directory is on its PYTHONPATH).
 
-NIXL's Python agent hard-codes `pthrDelay = 0` (nixl 1.5.1, nixl_cu13/_api.py), so that its progress thread polls without a
-pause and burns one core per engine. With STANCH_BED_NIXL_DELAY_US set, that many microseconds are put between two polls: on two
-cores this is the difference between engines that answer and engines that starve each other.
+NIXL's Python agent hard-codes `pthrDelay = 0` (nixl 1.5.1, nixl_cu13/_api.py), so that its progress thread
+polls without a pause and burns one core per engine. With STANCH_BED_NIXL_DELAY_US set, that many
+microseconds are put between two polls: on two cores this is the difference between engines that answer and
+engines that starve each other.
 """
 
 from __future__ import annotations
