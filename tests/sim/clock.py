@@ -13,7 +13,7 @@ from tests.sim.load import Profile
 
 
 class Clock:
-    """Handlers are called with (time, their argument). give_up: what a client does whose patience is at an end;
+    """Handlers are called with (time, their argument). give_up: what a client does whose patience is over;
     set by the deployment."""
 
     give_up: Handler

@@ -1,4 +1,4 @@
-"""The watcher's view: one reading of every engine in each interval, some failed, some late, sometimes none."""
+"""The watcher's view: one reading of each engine in each interval, some failed, some late, or none."""
 
 from __future__ import annotations
 

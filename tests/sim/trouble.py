@@ -75,7 +75,8 @@ class Trouble:
         engine, container = what
         if engine.container != container or engine.hung or not engine.frozen:
             return
-        engine.lifecycle = None
+        if engine.lifecycle is Lifecycle.PAUSED:
+            engine.lifecycle = None
         for handler, request in engine.thaw(t):
             handler(t, request)
         self._deployment.serving.admit(t, engine)
