@@ -22,7 +22,7 @@ def number(value: float) -> str:
     dot = text.find(".")
     if value > 0 and dot > 6 and "e" not in text:
         mantissa = f"{text[0]}.{text[1:dot]}{text[dot + 1 :]}".rstrip("0").rstrip(".")
-        return f"{mantissa if '.' in mantissa else mantissa + '.0'}e+{dot - 1:02d}"
+        return f"{mantissa}e+{dot - 1:02d}"
     return text
 
 

@@ -28,7 +28,7 @@ _KEPT = 200
 
 
 def pauses(rng: random.Random) -> Iterator[float]:
-    """Seconds between a request and the next, for ever: waves, breaths between them, now and then a lull.
+    """Seconds between a request and the next, for ever: waves, a breath after each, now and then a lull.
 
     Waves are what an idle reading must find its way through; a lull lets a whole hold pass without a token.
     """

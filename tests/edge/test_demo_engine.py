@@ -1,0 +1,361 @@
+"""The simulated engine over HTTP: the form of its pages, its answers, and the leak as the lab measured it."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.utils import floatToGoString
+from stanch.edge.demo.child import Child, StartError
+from stanch.edge.demo.engine import Engine, settings_from
+from stanch.edge.demo.page import Page, number
+from stanch.edge.demo.pd import GaveUpError, PdRequest, RequestFailedError, pd_request
+
+pytestmark = pytest.mark.unit
+
+RECORDING = Path(__file__).parents[1] / "data" / "recordings" / "0.29.0" / "decode.jsonl.gz"
+MODULE = "stanch.edge.demo.engine"
+USAGE, GENERATED = "vllm:kv_cache_usage_perc", "vllm:generation_tokens_total"
+
+
+@asynccontextmanager
+async def engine(*flags: str) -> AsyncIterator[str]:
+    """The URL of an engine's process."""
+    child = await Child.start(MODULE, ["--name", "e", *flags])
+    try:
+        yield f"http://127.0.0.1:{child.port}"
+    finally:
+        child.kill()
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[tuple[aiohttp.ClientSession, str, str]]:
+    """A client, a prefill engine and a decode engine."""
+    async with (
+        aiohttp.ClientSession() as session,
+        engine("--role", "prefill") as prefill,
+        engine("--role", "decode") as decode,
+    ):
+        yield session, prefill, decode
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def within() -> None:
+        await asyncio.wait_for(scenario(), 20)
+
+    asyncio.run(within())
+
+
+async def values(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
+    """Every sample of the page: by name, with ones that differ in labels added up."""
+    async with session.get(f"{url}/metrics") as answer:
+        text = await answer.text()
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.endswith("by_reason"):
+                found[sample.labels["reason"]] = sample.value
+            else:
+                found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
+
+
+async def until(read: Callable[[], Awaitable[Any]], want: Any) -> None:
+    """Poll until it reads so, at most five seconds; then the comparison fails with what it read last."""
+    deadline = asyncio.get_running_loop().time() + 5
+    while True:
+        seen = await read()
+        if seen == want or asyncio.get_running_loop().time() > deadline:
+            break
+        await asyncio.sleep(0.02)
+    assert seen == want
+
+
+def ask(name: str, *, words: int = 310, tokens: int = 4, patience: float = 5.0) -> PdRequest:
+    return PdRequest(name, "word " * words, tokens, "tiny", patience)
+
+
+async def gauges(session: aiohttp.ClientSession, url: str) -> tuple[float, float, float, float]:
+    """running, waiting, deferred, usage."""
+    page = await values(session, url)
+    running, waiting = page["vllm:num_requests_running"], page["vllm:num_requests_waiting"]
+    return running, waiting, page["deferred"], round(page[USAGE], 6)
+
+
+async def stuck(session: aiohttp.ClientSession, url: str) -> list[dict[str, Any]]:
+    async with session.get(f"{url}/sim/requests") as answer:
+        found: list[dict[str, Any]] = await answer.json()
+        return found
+
+
+async def plant(session: aiohttp.ClientSession, url: str, requests: int) -> None:
+    async with session.post(f"{url}/sim/plant", json={"requests": requests}) as answer:
+        assert answer.status == 200
+
+
+def recorded() -> str:
+    with gzip.open(RECORDING, "rt") as lines:
+        for line in lines:
+            entry = json.loads(line)
+            if entry["scenario"] == "orphans_with_healthy_traffic":
+                return str(entry["body"])
+    raise AssertionError("the recording lacks the scenario")
+
+
+def shape(page: str) -> dict[str, tuple[str, ...]]:
+    """Per family: its HELP and TYPE lines and its series with their labels, without the values."""
+    found: dict[str, tuple[str, ...]] = {}
+    family = ""
+    for line in page.splitlines():
+        if line.startswith("# HELP "):
+            family = line.split(" ")[2]
+            found[family] = (line,)
+        else:
+            found[family] += (line if line.startswith("#") else line.rsplit(" ", 1)[0],)
+    return found
+
+
+def test_every_family_has_the_recorded_form() -> None:
+    """HELP and TYPE lines, label order, bucket bounds: to the letter, for every family that is simulated."""
+    real = shape(recorded())
+    page = Page("tiny", 1.0, {"block_size": "32"})
+    page.add("http_requests_total", handler="/v1/completions", method="POST", status="2xx")
+    ours = shape(page.text())
+    varying = {"vllm:cache_config_info", "http_requests_total", "http_requests_created"}
+    assert {name: form for name, form in ours.items() if name not in varying} == {
+        name: form for name, form in real.items() if name in ours and name not in varying
+    }
+    left_out = {name for name in real if name not in ours}
+    assert {re.sub("_created$", "", name) for name in left_out} == {
+        "http_request_size_bytes",
+        "http_response_size_bytes",
+        "http_request_duration_seconds",
+        "process_virtual_memory_bytes",
+        "process_open_fds",
+        "process_max_fds",
+        "python_info",
+    }
+    assert [name for name in real if name in ours] == list(ours)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param(0, "0.0", id="zero"),
+        pytest.param(1 - 70 / 100, "0.30000000000000004", id="every bit"),
+        pytest.param(999999.5, "999999.5", id="below a million"),
+        pytest.param(1000000, "1e+06", id="a million"),
+        pytest.param(1245184, "1.245184e+06", id="Go's exponent"),
+        pytest.param(1.79596762277e9, "1.79596762277e+09", id="a Unix time"),
+        pytest.param(34359738368.0, "3.4359738368e+10", id="two digits"),
+    ],
+)
+def test_numbers_are_written_as_prometheus_client_writes_them(value: float, text: str) -> None:
+    assert number(value) == text == floatToGoString(value)  # type: ignore[no-untyped-call]
+
+
+def test_the_filter_is_honoured_after_the_slash_only() -> None:
+    async def scenario() -> None:
+        async with aiohttp.ClientSession() as session, engine() as url:
+            query = f"?name[]={USAGE}&name[]=vllm:iteration_tokens_total_count&name[]=absent"
+            async with session.get(f"{url}/metrics/{query}") as answer:
+                assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+                families = list(text_string_to_metric_families(await answer.text()))
+            samples = [sample.name for family in families for sample in family.samples]
+            assert samples == [USAGE, "vllm:iteration_tokens_total_count"]
+            async with session.get(f"{url}/metrics{query}") as answer:
+                assert len(await answer.text()) > 40_000
+
+    run(scenario)
+
+
+def test_a_canary_is_answered_and_counted() -> None:
+    async def scenario() -> None:
+        async with aiohttp.ClientSession() as session, engine() as url:
+            body = {"prompt": [1], "max_tokens": 1}
+            headers = {"X-Request-Id": "mine", "X-data-parallel-rank": "0"}
+            async with session.post(f"{url}/v1/completions", json=body, headers=headers) as answer:
+                said = await answer.json()
+            assert (answer.status, said["id"], said["usage"]["completion_tokens"]) == (200, "cmpl-mine", 1)
+            page = await values(session, url)
+            counters = (GENERATED, "vllm:prompt_tokens_total", "vllm:iteration_tokens_total_count")
+            assert [page[name] for name in counters] == [1, 1, 1]
+            assert page["vllm:request_success_total"] == 1
+            async with session.get(f"{url}/version") as answer:
+                assert await answer.json() == {"version": "0.29.0"}
+            async with session.get(f"{url}/v1/models") as answer:
+                assert [model["id"] for model in (await answer.json())["data"]] == ["tiny"]
+            async with session.get(f"{url}/is_paused") as answer:
+                assert answer.status == 404
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        pytest.param(b"{", 400, id="no JSON"),
+        pytest.param(b"[]", 400, id="no object"),
+        pytest.param(b'{"prompt": {}}', 400, id="no prompt"),
+        pytest.param(b'{"prompt": ""}', 400, id="an empty prompt"),
+        pytest.param(b'{"prompt": "a", "max_tokens": 0}', 400, id="no tokens"),
+        pytest.param(b'{"prompt": "a", "max_tokens": 9999}', 400, id="too long"),
+        pytest.param(b'{"prompt": "a", "model": "other"}', 404, id="another model"),
+        pytest.param(
+            b'{"prompt": "a", "kv_transfer_params": {"do_remote_prefill": true}}',
+            400,
+            id="a read from nowhere",
+        ),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_vllms_form(body: bytes, status: int) -> None:
+    async def scenario() -> None:
+        async with aiohttp.ClientSession() as session, engine() as url:
+            async with session.post(f"{url}/v1/completions", data=body) as answer:
+                assert answer.status == status
+                assert (await answer.json())["error"]["code"] == status
+            assert (await values(session, url))["vllm:num_requests_waiting"] == 0
+
+    run(scenario)
+
+
+def test_a_pd_request_frees_both_sides() -> None:
+    async def scenario() -> None:
+        async with pair() as (session, prefill, decode):
+            await pd_request(session, prefill, decode, ask("one", tokens=4))
+            assert await gauges(session, decode) == (0, 0, 0, 0)
+            await until(lambda: gauges(session, prefill), (0, 0, 0, 0))
+            read = await values(session, decode)
+            assert read["vllm:external_prefix_cache_hits_total"] == 310
+            assert read["vllm:nixl_xfer_time_seconds_count"] == 1
+            assert read[GENERATED] == 4
+            assert (await values(session, prefill))[GENERATED] == 1
+
+    run(scenario)
+
+
+def test_a_prefill_nobody_reads_is_held_until_its_lease_ends() -> None:
+    async def scenario() -> None:
+        async with aiohttp.ClientSession() as session, engine("--lease-seconds", "0.6") as url:
+            body = {
+                "prompt": "word " * 310,
+                "max_tokens": 1,
+                "kv_transfer_params": {"do_remote_decode": True},
+            }
+            async with session.post(f"{url}/v1/completions", json=body) as answer:
+                params = (await answer.json())["kv_transfer_params"]
+            assert params["remote_port"] == int(url.rsplit(":", 1)[1])
+            assert await gauges(session, url) == (0, 0, 0, 0.1)
+            await until(lambda: gauges(session, url), (0, 0, 0, 0))
+            assert (await values(session, url))["vllm:nixl_num_kv_expired_reqs_total"] == 1
+
+    run(scenario)
+
+
+def test_the_leak_is_the_lab_s() -> None:
+    """Parked while the clients wait; in no gauge but the usage after they left; and still serving."""
+
+    async def scenario() -> None:
+        async with pair() as (session, prefill, decode):
+            await plant(session, decode, 3)
+            clients = [
+                asyncio.create_task(pd_request(session, prefill, decode, ask(f"leak-{number}", patience=1.0)))
+                for number in range(3)
+            ]
+            await until(lambda: gauges(session, decode), (0, 3, 3, 0.3))
+            assert {entry["status"] for entry in await stuck(session, decode)} == {"WAITING_FOR_REMOTE_KVS"}
+            outcomes = await asyncio.gather(*clients, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [GaveUpError] * 3
+            await until(lambda: gauges(session, decode), (0, 0, 0, 0.3))
+            assert (await gauges(session, prefill))[3] == 0, "the producer was notified"
+
+            held = await stuck(session, decode)
+            assert sorted(entry["id"][:12] for entry in held) == [
+                f"cmpl-leak-{number}-"[:12] for number in range(3)
+            ]
+            assert {(entry["status"], entry["blocks"], entry["cache_share"]) for entry in held} == {
+                ("FINISHED_ABORTED", 10, 0.1)
+            }
+            assert all(entry["age_seconds"] > 0.9 and entry["remote_engine"] for entry in held)
+
+            async with session.post(
+                f"{decode}/v1/completions", json={"prompt": [1], "max_tokens": 1}
+            ) as answer:
+                assert answer.status == 200, "a canary is served although orphans hold blocks"
+            await pd_request(session, prefill, decode, ask("healthy"))
+            assert await gauges(session, decode) == (0, 0, 0, 0.3)
+            async with session.get(f"{decode}/health") as answer:
+                assert answer.status == 200
+
+    run(scenario)
+
+
+def test_a_client_that_leaves_a_running_request_frees_it() -> None:
+    async def scenario() -> None:
+        async with aiohttp.ClientSession() as session, engine() as url:
+            body = {"prompt": "word " * 100, "max_tokens": 900}
+            client = asyncio.create_task(session.post(f"{url}/v1/completions", json=body))
+            await until(lambda: _running(session, url), 1)
+            client.cancel()
+            await until(lambda: gauges(session, url), (0, 0, 0, 0))
+
+    run(scenario)
+
+
+async def _running(session: aiohttp.ClientSession, url: str) -> float:
+    return (await gauges(session, url))[0]
+
+
+def test_a_dead_peer_fails_at_once_and_leaks_nothing() -> None:
+    async def scenario() -> None:
+        async with aiohttp.ClientSession() as session, engine() as decode:
+            params = {
+                "do_remote_prefill": True,
+                "remote_engine_id": "gone",
+                "remote_request_id": "r",
+                "remote_host": "127.0.0.1",
+                "remote_port": 1,
+            }
+            body = {"prompt": "word " * 100, "max_tokens": 4, "kv_transfer_params": params}
+            async with session.post(f"{decode}/v1/completions", json=body) as answer:
+                assert answer.status == 500
+            page = await values(session, decode)
+            assert page["vllm:nixl_num_failed_transfers_total"] == 1
+            assert page["vllm:nixl_num_failed_notifications_total"] == 1
+            await until(lambda: gauges(session, decode), (0, 0, 0, 0))
+
+    run(scenario)
+
+
+def test_a_prefill_without_nixl_is_named_by_the_client() -> None:
+    async def scenario() -> None:
+        async with aiohttp.ClientSession() as session:
+            with pytest.raises(RequestFailedError, match=r"http://127\.0\.0\.1:1"):
+                await pd_request(session, "http://127.0.0.1:1", "http://127.0.0.1:1", ask("x"))
+
+    run(scenario)
+
+
+def test_a_wrong_flag_is_told_and_leaves_nothing() -> None:
+    async def scenario() -> None:
+        with pytest.raises(StartError, match="--role"):
+            await Child.start(MODULE, ["--role", "banana"])
+
+    run(scenario)
+
+
+def test_the_seed_decides_what_the_engine_says() -> None:
+    def words(seed: str) -> list[str]:
+        made = Engine(settings_from(["--seed", seed, "--name", "e"]))
+        return made._random.choices("abcdefgh", k=12)
+
+    assert words("1") == words("1") != words("2")
