@@ -12,7 +12,7 @@ from enum import Enum
 
 from stanch.core.policy import PIN_MARGIN_SECONDS, Policy
 from stanch.core.sample import Role, Sample, problem
-from stanch.core.signatures import Owed, movement, restarted
+from stanch.core.signatures import canary_cost, movement, restarted
 from stanch.core.verdict import Answer, Signature, Verdict
 
 
@@ -115,8 +115,7 @@ def _finished(verdict: Verdict, evidence: Evidence, policy: Policy) -> Ruling:
     assert before.usage is not None and after.usage is not None  # noqa: PT018
     assert before.waiting is not None and after.waiting is not None  # noqa: PT018
     canary = evidence.canary
-    own = Owed(canary.generation_tokens, canary.prompt_tokens, canary.generation_tokens + 2, 1.0)
-    move, _ = movement(before, after, own)
+    move, _ = movement(before, after, canary_cost(canary.generation_tokens, canary.prompt_tokens))
     signature = verdict.signature
     if signature is Signature.NO_PROGRESS:
         return Ruling(Answer.VETOED, "it answered a canary, so it does make progress")

@@ -24,6 +24,7 @@ from stanch.core.signatures import (
     Floor,
     Move,
     Owed,
+    canary_cost,
     condition,
     movement,
     restarted,
@@ -108,13 +109,15 @@ _RECENT, _SEVERAL = 0xFF, 3
 class EngineState:
     """What is remembered of one engine: bounded, whatever its age.
 
-    last: the last fit reading of this process. broken: whether an unfit one came since. holding, held: the
+    seen: the last reading. last: the last fit one of this process. broken: whether an unfit one came since.
+    last_t: the time of the newest reading. holding, held: the
     signature whose condition the last fit reading met, and for how many countable seconds. active_t: when
     something last moved, or the first reading. restarted_t: when another process was first seen to answer.
     recent_restarts: a bit for each of the last readings, set where another process answered.
     """
 
     phase: Phase = Phase.NEW
+    seen: Sample | None = None
     last: Sample | None = None
     last_t: float | None = None
     broken: bool = False
@@ -140,7 +143,10 @@ def step(
     """Judge one more reading.
 
     decodes_quiet_seconds: for how long no decode of the deployment has waited or parked; None: not known.
+    The very same sample again changes nothing: between two scrapes a turn has no news of an engine.
     """
+    if sample is state.seen and state.verdict is not None:
+        return state, state.verdict
     unfit = problem(sample)
     if unfit is None and sample.age_seconds > policy.gap_seconds:
         unfit = f"the newest reading is {sample.age_seconds:.0f} s old"
@@ -166,6 +172,7 @@ def _blind(state: EngineState, sample: Sample, role: Role, unfit: str) -> tuple[
     changed = replace(
         state,
         phase=advance(state.phase, Event.UNFIT),
+        seen=sample,
         last_t=max(known, default=None),
         broken=True,
         verdict=verdict,
@@ -215,6 +222,7 @@ def _judge(
     return (
         EngineState(
             phase=advance(state.phase, event),
+            seen=sample,
             last=sample,
             last_t=sample.t,
             broken=False,
@@ -275,18 +283,8 @@ _EVENT_OF = {
 
 
 def ask(state: EngineState, generation_tokens: float, prompt_tokens: float) -> EngineState:
-    """After a canary: the tokens it may have added to the engine's counters are not progress."""
-    owed = state.owed
-    return replace(
-        state,
-        owed=Owed(
-            owed.generation_tokens + generation_tokens,
-            owed.prompt_tokens + prompt_tokens,
-            # One step for the prompt, one for each token, one more where the engine schedules ahead.
-            owed.iterations + generation_tokens + 2,
-            owed.finished + 1,
-        ),
-    )
+    """Before or after a canary: the tokens that it adds to the engine's counters are not progress."""
+    return replace(state, owed=canary_cost(generation_tokens, prompt_tokens))
 
 
 def answer(

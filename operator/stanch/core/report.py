@@ -58,8 +58,8 @@ def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
         return _healthy(verdict, one_look)
     if verdict.spared:
         return (
-            f"{verdict.engine} showed {verdict.signature_name} for {verdict.held_seconds:.0f} s{_limit(verdict)} "
-            "until this reading, which does not; nothing moved since, so one more reading decides"
+            f"{verdict.engine} showed {verdict.signature_name} for {verdict.held_seconds:.0f} s"
+            f"{_limit(verdict)} until this reading, which does not; nothing moved since, so one more decides"
         )
     text = _pattern(verdict)
     if one_look:
@@ -112,7 +112,7 @@ def _healthy(verdict: Verdict, one_look: bool) -> str:
     used = f"{percent(verdict.usage)} of its KV cache in use"
     if verdict.running or verdict.waiting:
         text = f"{name} is at work: {verdict.running:g} running, {verdict.waiting:g} waiting, {used}"
-    elif verdict.idle_seconds == 0 and not one_look:
+    elif verdict.idle_seconds == 0 and verdict.usage and not one_look:
         text = f"{name} is between requests with {used}"
     else:
         text = f"{name} is idle with {used}"

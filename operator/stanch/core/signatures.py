@@ -31,6 +31,11 @@ class Owed:
 NOTHING_OWED = Owed()
 
 
+def canary_cost(generation_tokens: float, prompt_tokens: float) -> Owed:
+    # One step for the prompt, one for each token, one more where the engine schedules ahead.
+    return Owed(generation_tokens, prompt_tokens, generation_tokens + 2, 1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """What happened between two valid readings of the same process."""

@@ -61,8 +61,8 @@ class Verdict:
     held_seconds: for how long the signature's condition has held (0 when healthy or blind); limit_seconds:
     from when on it is a fault. idle_seconds: since the last token that was not our own, as far as it was
     watched. floor_usage: the lowest usage in any idle reading of the window (HeldFloor). cause: why blind, or
-    what the engine answered. cap: why it is not a fault although it has held. lifecycle: why it is healthy. spared: this
-    reading does not show the pattern, but nothing moved since the one before, so it is judged by the next.
+    what the engine answered. cap: why it is not a fault although it has held. lifecycle: why it is healthy.
+    spared: this reading does not show the pattern, but nothing moved either, so the next one decides.
     """
 
     t: float

@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import BinaryIO
@@ -22,14 +23,11 @@ from stanch.core.policy import Policy
 from stanch.core.sample import Role, Sample
 from stanch.core.turn import Fleet, Reading, turn
 from stanch.core.verdict import Verdict
+from stanch.edge.errors import FileError
 from stanch.edge.reading import Reader
 
 # A page is refused from 10 MB on; JSON's escapes can make it a few times as long.
 _LINE_LIMIT = 64 << 20
-
-
-class RecordingError(Exception):
-    """A recording cannot be used. The text names the file, the line and what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,10 @@ class Line:
 
 
 def read_recording(path: str, stem: str | None = None) -> list[Line]:
-    """All lines of a file, or of standard input ("-"). stem: put before the engines' names. Raises RecordingError."""
+    """All lines of a file, or of standard input ("-"); `stem` goes before the engines' names.
+
+    Raises FileError.
+    """
     name = "standard input" if path == "-" else path
     try:
         if path == "-":
@@ -50,9 +51,9 @@ def read_recording(path: str, stem: str | None = None) -> list[Line]:
         with Path(path).open("rb") as file:
             return list(_lines(file, name, stem))
     except OSError as error:
-        raise RecordingError(f"{name}: cannot be read: {error.strerror or error}") from None
+        raise FileError(f"{name}: cannot be read: {error.strerror or error}") from None
     except (EOFError, zlib.error) as error:
-        raise RecordingError(f"{name}: the gzip data is damaged or cut off: {error}") from None
+        raise FileError(f"{name}: the gzip data is damaged or cut off: {error}") from None
 
 
 def _lines(raw: BinaryIO, name: str, stem: str | None) -> Iterator[Line]:
@@ -66,26 +67,24 @@ def _lines(raw: BinaryIO, name: str, stem: str | None) -> Iterator[Line]:
         if line.strip():
             yield _line(line, f"{name}:{number}", reader)
     if number == 0:
-        raise RecordingError(f"{name}: is empty")
+        raise FileError(f"{name}: is empty")
 
 
 def _line(line: bytes, place: str, reader: Reader) -> Line:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise RecordingError(f"{place}: is not JSON: {error}") from None
+        raise FileError(f"{place}: is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise RecordingError(f"{place}: is not a JSON object with t, scenario, body and error")
+        raise FileError(f"{place}: is not a JSON object with t, scenario, body and error")
     t = data.get("t")
     if isinstance(t, bool) or not isinstance(t, (int, float)) or not math.isfinite(t):
-        raise RecordingError(f"{place}: t must be a number of seconds, not {json.dumps(t)[:80]}")
-    body, error, scenario = data.get("body"), data.get("error"), data.get("scenario")
+        raise FileError(f"{place}: t must be a number of seconds, not {json.dumps(t)[:80]}")
+    body, why, scenario = data.get("body"), data.get("error"), data.get("scenario")
     if body is not None and not isinstance(body, str):
-        raise RecordingError(f"{place}: body must be the text of a /metrics page or null")
+        raise FileError(f"{place}: body must be the text of a /metrics page or null")
     if body is None:
-        return Line(
-            t, _text(scenario), reader.read(t, None, f"no page was recorded ({error or 'no reason'})")
-        )
+        return Line(t, _text(scenario), reader.read(t, None, f"no page was recorded ({why or 'no reason'})"))
     return Line(t, _text(scenario), reader.read(t, body.encode(errors="surrogatepass")))
 
 
@@ -95,7 +94,7 @@ def _text(value: object) -> str | None:
 
 def median_step(lines: Sequence[Line]) -> float | None:
     """The median time between lines, seconds; None where there are no two of different times."""
-    steps = [b.t - a.t for a, b in zip(lines, lines[1:], strict=False) if b.t > a.t]
+    steps = [b.t - a.t for a, b in pairwise(lines) if b.t > a.t]
     return median(steps) if steps else None
 
 

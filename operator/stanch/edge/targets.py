@@ -12,8 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from stanch.core.policy import DAY, Policy
 from stanch.core.sample import Role
-from stanch.edge.scrape import Target
-from stanch.edge.yaml_file import FileError, load
+from stanch.edge.errors import FileError
+from stanch.edge.target import Target
+from stanch.edge.yaml_file import load
 
 ROLES = ("decode", "prefill", "both", "auto")
 
@@ -26,6 +27,11 @@ class Watched:
     role: Role | None
     policy: Policy
     deployment: str = ""
+
+    @property
+    def base(self) -> str:
+        """The server's URL without /metrics, for everything that is not a page of metrics."""
+        return str(self.target.page.with_query(None)).removesuffix("/").removesuffix("/metrics")
 
 
 class TargetError(ValueError):
@@ -70,7 +76,7 @@ def role_of(word: str) -> Role | None:
 def from_url(url: str, role: Role | None, policy: Policy) -> Watched:
     """One target by its address; it is named by host and port (and path, if any)."""
     try:
-        return Watched(Target(_name(url), url), role, policy)
+        return Watched(Target(_name(url), url, role is None), role, policy)
     except ValueError as error:
         raise TargetError(str(error)) from None
 
@@ -95,7 +101,8 @@ def from_file(path: Path, policy: Policy) -> list[Watched]:
         if entry.lease_seconds is not None:
             own = replace(own, lease_seconds=entry.lease_seconds)
         name = entry.name or _name(entry.url)
-        found.append(Watched(Target(name, entry.url), role_of(entry.role), own, entry.deployment))
+        role = role_of(entry.role)
+        found.append(Watched(Target(name, entry.url, role is None), role, own, entry.deployment))
     try:
         return distinct(found)
     except TargetError as error:

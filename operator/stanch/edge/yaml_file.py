@@ -10,11 +10,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from stanch.edge.errors import FileError
+
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class FileError(Exception):
-    """A file of the user's cannot be used. The text names the file, the line and what to do."""
 
 
 def load(path: Path, model: type[Model]) -> Model:

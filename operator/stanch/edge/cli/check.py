@@ -1,0 +1,91 @@
+"""`stanch check`: one question, one answer, one exit code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from stanch.core.verdict import State
+from stanch.edge.cli.options import (
+    Seconds,
+    live_options,
+    make_policy,
+    output_option,
+    policy_options,
+    read_key,
+)
+
+
+@click.command()
+@click.argument("urls", metavar="URL...", nargs=-1, required=True)
+@click.option(
+    "--role",
+    type=click.Choice(["decode", "prefill", "both", "auto"]),
+    default="auto",
+    show_default=True,
+    help="What the engines do; auto: as their metrics tell, where they do.",
+)
+@click.option("--for", "seconds", type=Seconds(0, above=True), help="Watch for so long before answering.")
+@live_options
+@policy_options
+@output_option
+def check(
+    urls: Sequence[str],
+    role: str,
+    seconds: float | None,
+    interval: float | None,
+    canary: bool,
+    api_key_file: Path | None,
+    policy_file: Path | None,
+    hold_seconds: float | None,
+    kv_pin_seconds: float | None,
+    output: str,
+) -> int:
+    """Say whether the engines at these URLs hold KV cache for requests that nobody runs.
+
+    Without --for the answer rests on one look, and the most it can say is suspect. Exit codes: 0 healthy,
+    1 suspect, 2 fault, 3 cannot tell; of several engines the worst of fault, cannot tell, suspect, healthy.
+    """
+    from stanch.edge.targets import TargetError, distinct, from_url, role_of
+
+    policy = make_policy(policy_file, hold_seconds, kv_pin_seconds, interval)
+    try:
+        watched = distinct([from_url(url, role_of(role), policy) for url in urls])
+    except TargetError as error:
+        raise click.UsageError(str(error)) from None
+    key = read_key(api_key_file)
+
+    async def look() -> int:
+        from stanch.edge import output as out
+        from stanch.edge.advice import advise
+        from stanch.edge.live import watching
+
+        async with watching(watched, policy, key) as live:
+            versions = asyncio.ensure_future(live.learn_versions())
+            if seconds is None:
+                await live.look()
+                await versions
+                judged = live.turn()
+            else:
+                await versions
+                async for turn in live.turns(seconds):
+                    judged = turn
+            if canary:
+                judged = [await live.confirm(j) if _is_askable(j.verdict.state) else j for j in judged]
+            advice = {name: advise(version) for name, version in live.versions.items()}
+        if output == "json":
+            for one in judged:
+                name = one.watched.target.name
+                out.json_line(out.live_record(one, advice.get(name), one_look=seconds is None))
+        else:
+            out.print_check(out.console(), judged, advice, one_look=seconds is None)
+        return out.exit_code(j.verdict.state for j in judged)
+
+    return asyncio.run(look())
+
+
+def _is_askable(state: State) -> bool:
+    return state in (State.SUSPECT, State.FAULT)

@@ -1,0 +1,126 @@
+"""`stanch watch`: the same judgement, turn after turn."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stanch.edge.cli.options import (
+    Seconds,
+    live_options,
+    make_policy,
+    output_option,
+    policy_options,
+    read_key,
+)
+
+if TYPE_CHECKING:
+    from stanch.core.policy import Policy
+    from stanch.edge.live import Live
+    from stanch.edge.targets import Watched
+
+
+@click.command()
+@click.option(
+    "--target", "pairs", metavar="URL=ROLE", multiple=True, help="An engine and its role; repeatable."
+)
+@click.option(
+    "--targets",
+    "targets_file",
+    type=click.Path(path_type=Path),
+    help="YAML file of targets instead (see docs/targets.md).",
+)
+@click.option("--for", "seconds", type=Seconds(0, above=True), help="End after so long.  [default: never]")
+@live_options
+@policy_options
+@output_option
+def watch(
+    pairs: Sequence[str],
+    targets_file: Path | None,
+    seconds: float | None,
+    interval: float | None,
+    canary: bool,
+    api_key_file: Path | None,
+    policy_file: Path | None,
+    hold_seconds: float | None,
+    kv_pin_seconds: float | None,
+    output: str,
+) -> int:
+    """Watch engines and show what is wrong with which of them.
+
+    A live table in a terminal, elsewhere one line per change; with --output json one object per engine and
+    turn.
+    """
+    policy = make_policy(policy_file, hold_seconds, kv_pin_seconds, interval)
+    watched = _targets(pairs, targets_file, policy)
+    key = read_key(api_key_file)
+
+    async def run() -> None:
+        from stanch.edge.live import watching
+
+        async with watching(watched, policy, key) as live:
+            await live.learn_versions()
+            if output == "json":
+                await _json(live, seconds, canary)
+            elif sys.stdout.isatty():
+                await _table(live, seconds, canary)
+            else:
+                await _lines(live, seconds, canary)
+
+    asyncio.run(run())
+    return 0
+
+
+def _targets(pairs: Sequence[str], targets_file: Path | None, policy: Policy) -> list[Watched]:
+    from stanch.edge.targets import TargetError, distinct, from_file, from_pair
+
+    if bool(pairs) == (targets_file is not None):
+        raise click.UsageError("say what to watch: either --target URL=ROLE (repeatable) or --targets FILE")
+    if targets_file is not None:
+        return from_file(targets_file, policy)
+    try:
+        return distinct([from_pair(pair, policy) for pair in pairs])
+    except TargetError as error:
+        raise click.UsageError(str(error)) from None
+
+
+async def _json(live: Live, seconds: float | None, canary: bool) -> None:
+    from stanch.edge import output as out
+    from stanch.edge.advice import advise
+
+    async for judged in live.turns(seconds):
+        for one in live.ask_in_background(judged) if canary else judged:
+            out.json_line(out.live_record(one, advise(live.versions.get(one.watched.target.name))))
+        out.flush()
+
+
+async def _table(live: Live, seconds: float | None, canary: bool) -> None:
+    from rich.live import Live as View
+
+    from stanch.edge import output as out
+
+    screen = out.console()
+    with View(console=screen, auto_refresh=False, transient=False) as view:
+        async for judged in live.turns(seconds):
+            rows = live.ask_in_background(judged) if canary else judged
+            most = max(5, screen.size.height - 4)
+            view.update(out.table(rows, blind_fleet=live.blind_fleet, most=most), refresh=True)
+
+
+async def _lines(live: Live, seconds: float | None, canary: bool) -> None:
+    from stanch.edge import output as out
+
+    said: dict[str, object] = {}
+    async for judged in live.turns(seconds):
+        for one in live.ask_in_background(judged) if canary else judged:
+            v = one.verdict
+            what = (v.state, v.signature, v.warnings, v.confirmation, v.cap)
+            if said.get(v.engine) != what:
+                said[v.engine] = what
+                click.echo(out.plain_line(v, out.clock_time(v.t)))
+        out.flush()

@@ -1,0 +1,259 @@
+"""Live engines: the newest page of every target, judged turn by turn, and asked where a verdict says so."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from stanch.core.confirm import Canary, Ruling
+from stanch.core.detector import EngineState, IllegalTransitionError, answer, ask
+from stanch.core.policy import Policy, lease_of_version
+from stanch.core.sample import Role, Sample
+from stanch.core.signatures import NOTHING_OWED
+from stanch.core.turn import Fleet, Reading, turn
+from stanch.core.verdict import Answer, State, Verdict
+from stanch.edge import engine
+from stanch.edge.fetch import HEADERS
+from stanch.edge.reading import role_evidence
+from stanch.edge.scrape import Scrape, Scraper
+from stanch.edge.targets import Watched
+
+# An engine that could not be asked is asked again, but not at every turn.
+_ASK_AGAIN_SECONDS = 60.0
+_AT_ONCE = 32
+
+
+class Clock:
+    """Unix time that never steps back: the wall clock at the start, the monotonic one from then on."""
+
+    def __init__(self) -> None:
+        self._offset = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        return self._offset + time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One engine of a turn. scrape: the page that its verdict rests on."""
+
+    watched: Watched
+    verdict: Verdict
+    scrape: Scrape
+
+
+class Live:
+    """Judges what a Scraper brings. Use `watching(...)`, which opens and closes all of it."""
+
+    def __init__(
+        self,
+        watched: Sequence[Watched],
+        scraper: Scraper,
+        session: aiohttp.ClientSession,
+        policy: Policy,
+        clock: Callable[[], float],
+        api_key: str | None = None,
+    ) -> None:
+        self.watched = {one.target.name: one for one in watched}
+        self.versions: dict[str, str | None] = {}
+        self.policy = policy
+        self.clock = clock
+        self._scraper = scraper
+        self._session = session
+        self._api_key = api_key
+        self.blind_fleet = False
+        self._fleet = Fleet()
+        self._newest: dict[str, Scrape] = {}
+        self._roles: dict[str, Role] = {}
+        self._restarts: dict[str, float | None] = {}
+        self._learning: set[asyncio.Task[None]] = set()
+        self._asked: dict[str, float] = {}
+        self._asking: dict[str, asyncio.Task[tuple[Ruling, Canary | None]]] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def learn_versions(self) -> None:
+        """Ask every target's /version, which tells the default lease; one that does not say is unknown."""
+        await asyncio.gather(*(self._learn(one) for one in self.watched.values()))
+
+    async def _learn(self, watched: Watched) -> None:
+        async with self._gate:
+            self.versions[watched.target.name] = await engine.version(self._session, watched.base)
+
+    async def look(self) -> None:
+        """Scrape every target once, now."""
+        for scrape in await asyncio.gather(*(self._scraper.once(w.target) for w in self.watched.values())):
+            self.take(scrape)
+
+    def take(self, scrape: Scrape) -> None:
+        name = scrape.target.name
+        self._newest[name] = scrape
+        if name not in self._roles and (role := role_evidence(scrape.page)) is not None:
+            self._roles[name] = role
+
+    def role(self, watched: Watched) -> Role:
+        return watched.role or self._roles.get(watched.target.name, Role.UNKNOWN)
+
+    async def turns(self, seconds: float | None) -> AsyncIterator[list[Judged]]:
+        """A turn every interval, for so long (None: until cancelled); the first one interval from now."""
+        interval = self.policy.interval_seconds
+        loop = asyncio.get_running_loop()
+        running = asyncio.create_task(self._scraper.run(self.take))
+        start = loop.time()
+        number = 0
+        try:
+            while seconds is None or number * interval < seconds:
+                number += 1
+                # The last turn comes a little after the last scrape, so that it has something new to judge.
+                wait = start + number * interval - loop.time()
+                await asyncio.wait((running,), timeout=max(0.0, wait))
+                if running.done():
+                    running.result()
+                if self._newest:
+                    yield self.turn()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    def turn(self) -> list[Judged]:
+        """Judge the newest reading of every engine."""
+        now = self.clock()
+        readings: list[Reading] = []
+        scrapes: list[Scrape] = []
+        for name, scrape in self._newest.items():
+            watched = self.watched[name]
+            policy = self._policy(watched)
+            for sample in scrape.samples:
+                readings.append(
+                    Reading(self._aged(sample, now), self.role(watched), watched.deployment, policy)
+                )
+                scrapes.append(scrape)
+        self._fleet, result = turn(self._fleet, readings, self.policy, now)
+        self.blind_fleet = result.blind_fleet
+        self._notice_restarts(zip(result.verdicts, scrapes, strict=True))
+        return [
+            Judged(self.watched[scrape.target.name], verdict, scrape)
+            for verdict, scrape in zip(result.verdicts, scrapes, strict=True)
+        ]
+
+    def _notice_restarts(self, judged: Iterable[tuple[Verdict, Scrape]]) -> None:
+        """A process that restarted may be another vLLM: its version is unknown until it says it again."""
+        for verdict, scrape in judged:
+            restarted = self._fleet.engines[verdict.engine].restarted_t
+            if restarted != self._restarts.get(verdict.engine):
+                self._restarts[verdict.engine] = restarted
+                self.versions.pop(scrape.target.name, None)
+                task = asyncio.ensure_future(self._learn(self.watched[scrape.target.name]))
+                self._learning.add(task)
+                task.add_done_callback(self._learning.discard)
+
+    def _aged(self, sample: Sample, now: float) -> Sample:
+        """The sample, or where no newer one came for long, the same with its age."""
+        age = now - sample.t
+        return replace(sample, age_seconds=age) if age > self.policy.gap_seconds else sample
+
+    def _policy(self, watched: Watched) -> Policy:
+        if watched.policy.lease_seconds is not None:
+            return watched.policy
+        version = engine.parsed_version(self.versions.get(watched.target.name))
+        return replace(watched.policy, lease_seconds=lease_of_version(version))
+
+    async def confirm(self, judged: Judged) -> Judged:
+        """Ask one engine about its verdict, and enter what it says."""
+        self._send(judged)
+        task = self._asking.pop(judged.verdict.engine)
+        await asyncio.wait((task,))
+        return self._enter(judged, task)
+
+    def ask_in_background(self, judged: Sequence[Judged]) -> list[Judged]:
+        """Ask about every fault that was not asked about; the turn with what the answers so far changed."""
+        found = []
+        for one in judged:
+            name = one.verdict.engine
+            if name in self._asking and self._asking[name].done():
+                one = self._enter(one, self._asking.pop(name))
+            if self._is_due(one.verdict):
+                self._send(one)
+            found.append(one)
+        return found
+
+    def _is_due(self, verdict: Verdict) -> bool:
+        asked = self._asked.get(verdict.engine)
+        return (
+            verdict.state is State.FAULT
+            and not verdict.spared
+            and verdict.confirmation in (None, Answer.INCONCLUSIVE)
+            and verdict.engine not in self._asking
+            and (asked is None or self.clock() - asked >= _ASK_AGAIN_SECONDS)
+        )
+
+    def _send(self, judged: Judged) -> None:
+        name = judged.verdict.engine
+        self._put(name, ask(self._fleet.engines[name], 1.0, 1.0))
+        address = engine.Address(judged.watched.base, _rank(judged), self._api_key)
+
+        async def read() -> Sample:
+            scrape = await self._scraper.once(judged.watched.target)
+            for sample in scrape.samples:
+                if sample.engine == name:
+                    return sample
+            return Sample(scrape.t, name, blind="it is no longer on the page")
+
+        self._asked[name] = self.clock()
+        self._asking[name] = asyncio.ensure_future(
+            engine.confirm(self._session, address, judged.verdict, self._policy(judged.watched), read)
+        )
+
+    def _enter(self, judged: Judged, task: asyncio.Task[tuple[Ruling, Canary | None]]) -> Judged:
+        ruling, sent = task.result()
+        name = judged.verdict.engine
+        state = self._fleet.engines[name]
+        if sent is None:
+            state = replace(state, owed=NOTHING_OWED)
+        try:
+            state, verdict = answer(state, ruling.answer, ruling.cause, restart_hold=ruling.restart_hold)
+        except IllegalTransitionError:
+            return judged  # it is no longer under suspicion, so there is nothing to answer
+        self._put(name, state)
+        return replace(judged, verdict=verdict)
+
+    def _put(self, name: str, state: EngineState) -> None:
+        self._fleet = replace(self._fleet, engines={**self._fleet.engines, name: state})
+
+    async def close(self) -> None:
+        tasks = [*self._asking.values(), *self._learning]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _rank(judged: Judged) -> int | None:
+    """The engine's place among those of its page: X-data-parallel-rank counts the server's own engines."""
+    engines = judged.scrape.page.engines
+    if len(engines) < 2:
+        return None
+    names = [sample.engine for sample in judged.scrape.samples[: len(engines)]]
+    labels = {name: page.engine for name, page in zip(names, engines, strict=True)}
+    order = sorted(labels, key=lambda name: (not labels[name].isdigit(), labels[name].zfill(9)))
+    return order.index(judged.verdict.engine) if judged.verdict.engine in order else None
+
+
+@asynccontextmanager
+async def watching(
+    watched: Sequence[Watched], policy: Policy, api_key: str | None = None
+) -> AsyncIterator[Live]:
+    """A Live over these targets, with the connections that it needs."""
+    clock = Clock()
+    async with AsyncExitStack() as stack:
+        targets = [one.target for one in watched]
+        scraper = await stack.enter_async_context(Scraper(targets, policy.interval_seconds, clock=clock))
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, headers=HEADERS)
+        )
+        live = Live(watched, scraper, session, policy, clock, api_key)
+        stack.push_async_callback(live.close)
+        yield live

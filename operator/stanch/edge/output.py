@@ -1,0 +1,123 @@
+"""What people and programs see: sentences, a live table, JSON lines. Data goes to standard output only."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from stanch.core.report import percent, record, sentence
+from stanch.core.verdict import State, Verdict
+from stanch.edge.advice import Advice
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from stanch.edge.live import Judged
+
+EXIT = {State.HEALTHY: 0, State.SUSPECT: 1, State.FAULT: 2, State.BLIND: 3}
+_WORST_FIRST = (State.FAULT, State.BLIND, State.SUSPECT, State.HEALTHY)
+_STYLE = {State.HEALTHY: "green", State.SUSPECT: "yellow", State.FAULT: "bold red", State.BLIND: "magenta"}
+
+
+def exit_code(states: Iterable[State]) -> int:
+    """As monitoring plug-ins have it: the worst of fault (2), blind (3), suspect (1), healthy (0)."""
+    seen = set(states)
+    return next((EXIT[state] for state in _WORST_FIRST if state in seen), EXIT[State.BLIND])
+
+
+def console() -> Console:
+    """Standard output; without colour and without folding where it is no terminal."""
+    from rich.console import Console
+
+    plain = not sys.stdout.isatty()
+    return Console(soft_wrap=plain, highlight=False, no_color=plain or None, markup=False)
+
+
+def json_line(data: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def flush() -> None:
+    sys.stdout.flush()
+
+
+def headline(verdict: Verdict, text: str) -> str:
+    signature = (
+        f" {verdict.signature.value}" if verdict.signature and verdict.state is not State.BLIND else ""
+    )
+    warnings = f"; warns: {', '.join(w.value for w in verdict.warnings)}" if verdict.warnings else ""
+    return f"{verdict.state.value.upper()}{signature}: {text}{warnings}"
+
+
+def print_check(out: Console, judged: Sequence[Judged], advice: dict[str, Advice], *, one_look: bool) -> None:
+    """One line per engine, worst first, then what each server's version means."""
+    from rich.text import Text
+
+    order = {state: place for place, state in enumerate(_WORST_FIRST)}
+    for one in sorted(judged, key=lambda j: order[j.verdict.state]):
+        text = headline(one.verdict, sentence(one.verdict, one_look=one_look))
+        out.print(Text(text, style=_STYLE[one.verdict.state]))
+    for text_of_version, names in _grouped(advice).items():
+        where = names[0] if len(names) == 1 else f"{len(names)} servers ({', '.join(names[:3])}, ...)"
+        out.print(f"  {where}: {text_of_version}")
+
+
+def _grouped(advice: dict[str, Advice]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, one in advice.items():
+        found.setdefault(one.text, []).append(name)
+    return found
+
+
+def live_record(judged: Judged, advice: Advice | None, *, one_look: bool = False) -> dict[str, object]:
+    """The JSON object of a live engine: that of the verdict, its target and its vLLM."""
+    data = record(judged.verdict, one_look=one_look)
+    data["target"] = judged.watched.target.url
+    if advice is not None:
+        data["vllm"] = {"version": advice.version, "status": advice.status, "advice": advice.text}
+    return data
+
+
+def table(judged: Sequence[Judged], *, blind_fleet: bool, most: int) -> Table:
+    """The live view: one row per engine, the worst first, at most so many rows."""
+    from rich.table import Table
+    from rich.text import Text
+
+    view = Table(expand=True, box=None, pad_edge=False, show_edge=False)
+    for column, justify in (("engine", "left"), ("role", "left"), ("state", "left"), ("KV", "right")):
+        view.add_column(column, no_wrap=True, justify=justify)  # type: ignore[arg-type]
+    view.add_column("run", justify="right", no_wrap=True)
+    view.add_column("wait", justify="right", no_wrap=True)
+    view.add_column("what", ratio=1)
+    order = {state: place for place, state in enumerate(_WORST_FIRST)}
+    rows = sorted(judged, key=lambda j: (order[j.verdict.state], j.verdict.engine))
+    for one in rows[:most]:
+        v = one.verdict
+        view.add_row(
+            v.engine,
+            v.role.value,
+            Text(v.state.value, style=_STYLE[v.state]),
+            "?" if v.usage is None else percent(v.usage),
+            "?" if v.running is None else f"{v.running:g}",
+            "?" if v.waiting is None else f"{v.waiting:g}",
+            Text(headline(v, sentence(v)).partition(": ")[2]),
+        )
+    counts = {state: sum(j.verdict.state is state for j in judged) for state in _WORST_FIRST}
+    view.caption = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
+    if len(rows) > most:
+        view.caption += f"; {len(rows) - most} more rows not shown"
+    if blind_fleet:
+        view.caption += "; more than half are blind, so nothing may be done"
+    return view
+
+
+def plain_line(verdict: Verdict, at: str) -> str:
+    return f"{at} {headline(verdict, sentence(verdict))}"
+
+
+def clock_time(t: float) -> str:
+    return datetime.fromtimestamp(t).astimezone().strftime("%H:%M:%S")
