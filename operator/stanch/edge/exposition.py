@@ -159,7 +159,8 @@ def read(body: bytes) -> Page:
             continue
         model, engine, series = labels
         values = engines.setdefault((model, engine), {}).setdefault(name, {})
-        if values.setdefault(series, number) != number:
+        first = values.setdefault(series, number)
+        if first is not number and first != number:  # a NaN differs from itself
             twice.add((model, engine, name))
     if not engines:
         return Page(problem=f"the page has no metric of an engine: {NOT_VLLM}, or its statistics are off")
