@@ -22,6 +22,7 @@ VERSION = "0.29.0"
 TARGET = Path(__file__).parent.parent / "data" / "recordings" / f"{VERSION}-own"
 RUNNING = "vllm:num_requests_running"
 USAGE = "vllm:kv_cache_usage_perc"
+GENERATED = "vllm:generation_tokens_total"
 
 
 def worker_frozen(bed: Bed, path: Path) -> None:
@@ -82,6 +83,11 @@ def bidirectional_pinned(bed: Bed, path: Path) -> None:
     """Bidirectional mode: two finished turns stay pinned on the idle decode engine for 60 s."""
     connector = {"bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": 60}
     prefill, decode = bed.start_all(Spec("prefill", connector=connector), Spec("decode", connector=connector))
+    # The first handshake takes long. Its request is given up, since an aborted one is not pinned.
+    first = pd_request(prefill.url, decode.url, words(64), 400)
+    until(lambda: (decode.metric(GENERATED) or 0) > 0, "first request", deadline_s=60)
+    first.give_up()
+    until(lambda: decode.metric(RUNNING) == 0 and decode.metric(USAGE) == 0, "an empty engine")
     with Recorder(decode.url, path, "idle") as recorder:
         recorder.stay(4)
         recorder.scenario = "turns"

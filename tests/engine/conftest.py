@@ -1,0 +1,44 @@
+"""Fixtures of the engine tier, and the engines' own words beside a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.engine.bed import Bed
+from tests.engine.pair import Pair
+
+
+@pytest.fixture(scope="module")
+def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
+    """The engines of one test file, of the version that its VERSION names; gone at its end."""
+    with Bed(request.module.VERSION) as engines:
+        yield engines
+
+
+@pytest.fixture(scope="module")
+def pair(bed: Bed) -> Pair:
+    """One prefill and one decode engine, shared by the scenarios of a file."""
+    return Pair(bed)
+
+
+@pytest.fixture
+def clean_pair(pair: Pair) -> Pair:
+    """The pair with a decode engine that holds nothing."""
+    pair.clean()
+    return pair
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the ends of the engines' logs with a failure."""
+    report = yield
+    arguments: dict[str, Any] = getattr(item, "funcargs", {})
+    engines = arguments.get("bed")
+    if report.failed and isinstance(engines, Bed):
+        report.sections.append(("engine logs", engines.tails(25)))
+    return report

@@ -1,0 +1,201 @@
+"""`stanch check` and `stanch watch` at real engines of vLLM 0.29.0, the last release with the defect.
+
+One pair serves all scenarios; each brings the decode engine into the state it needs by itself, so any of them
+runs alone, but in this order hardly a restart is needed. Holds are cut to ten seconds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.bed import until
+from tests.engine.client import Traffic
+from tests.engine.pair import RUNNING, WAITING, Pair
+from tests.engine.stanch_cli import (
+    CANNOT_TELL,
+    FAULT,
+    HEALTHY,
+    HOLD_S,
+    LOOK_S,
+    SUSPECT,
+    check,
+    look,
+    start_watch,
+)
+
+pytestmark = pytest.mark.engine
+VERSION = "0.29.0"
+
+
+def test_idle(clean_pair: Pair) -> None:
+    checked, watched = look(clean_pair.decode.url)
+    assert checked.exit_code == HEALTHY, str(checked)
+    assert checked.last["state"] == "healthy", str(checked)
+    assert checked.last["usage"] == 0, str(checked)
+    assert (checked.last["running"], checked.last["waiting"]) == (0, 0), str(checked)
+    assert watched.states() == ["healthy"], str(watched)
+    assert len(watched.verdicts) >= LOOK_S - 2, str(watched)
+
+
+def test_one_look_at_an_idle_engine_knows_its_version(clean_pair: Pair) -> None:
+    looked = check(clean_pair.decode.url, "decode", None)
+    assert looked.exit_code == HEALTHY, str(looked)
+    assert looked.last["vllm"]["status"] == "affected", str(looked)
+    assert looked.last["vllm"]["version"].startswith(VERSION), str(looked)
+
+
+def test_prefill_engine_within_its_lease(clean_pair: Pair) -> None:
+    clean_pair.unread_prefill()
+    until(lambda: clean_pair.usage(clean_pair.prefill) > 0, "blocks held for a reader")
+    checked, watched = look(clean_pair.prefill.url, "prefill")
+    assert checked.exit_code == HEALTHY, str(checked)
+    assert watched.states() == ["healthy"], str(watched)
+    # The lease outlived the look, or this showed nothing.
+    assert watched.last["usage"] > 0, str(watched)
+
+
+def test_traffic(clean_pair: Pair) -> None:
+    with Traffic(clean_pair.prefill.url, clean_pair.decode.url) as traffic:
+        checked, watched = look(clean_pair.decode.url)
+    assert traffic.answered >= 3
+    assert not traffic.failed
+    assert checked.exit_code == HEALTHY, str(checked)
+    assert watched.states() == ["healthy"], str(watched)
+
+
+def test_capacity_wait_of_an_engine_at_work(clean_pair: Pair) -> None:
+    """Three long generations fill the cache and a fourth request waits for room: business as usual."""
+    decode = clean_pair.decode
+    pending = [clean_pair.generate(600, 1200) for _ in range(3)]
+    until(lambda: decode.metric(RUNNING) == 3, "three running")
+    pending.append(clean_pair.generate(1500, 4))
+    until(lambda: decode.metric(WAITING) == 1, "one waiting")
+    checked, watched = look(decode.url)
+    still = decode.metric(WAITING)
+    for one in pending:
+        one.give_up()
+    assert still == 1, "it waited all the time"
+    assert checked.exit_code == HEALTHY, str(checked)
+    assert watched.states() == ["healthy"], str(watched)
+    until(lambda: clean_pair.usage() == 0, "all blocks free")
+
+
+def test_frozen_peer_and_thaw(clean_pair: Pair) -> None:
+    """The prefill's worker hangs before its blocks are read: the decode waits, and no defect is needed."""
+    pair, decode = clean_pair, clean_pair.decode
+    halves = [pair.unread_prefill() for _ in range(3)]
+    pair.prefill.freeze_worker()
+    try:
+        pending = [pair.read(*half) for half in halves]
+        until(lambda: decode.metric(WAITING) == 3, "three waiting for a frozen peer")
+        checked, watched = look(decode.url)
+        for one in pending:
+            one.give_up()
+        until(lambda: decode.metric(WAITING) == 0, "the clients are gone")
+        gone = check(decode.url)
+    finally:
+        pair.prefill.thaw()
+    assert checked.exit_code == FAULT, str(checked)
+    assert checked.last["signature"] == "DeferredStall", str(checked)
+    assert watched.last["state"] == "fault", str(watched)
+    assert watched.last["signature"] == "DeferredStall", str(watched)
+    assert gone.exit_code == FAULT, str(gone)
+    assert gone.last["signature"] == "HeldIdle", str(gone)
+    until(lambda: pair.usage() == 0, "the thawed peer's blocks are read and freed", deadline_s=60)
+    assert pair.request(64).answer().status == 200
+    thawed, _ = look(decode.url)
+    assert thawed.exit_code == HEALTHY, str(thawed)
+
+
+def test_leak_with_clients_waiting(clean_pair: Pair) -> None:
+    decode = clean_pair.decode
+    with clean_pair.parked(3) as pending:
+        checked, watched = look(decode.url, "decode", LOOK_S, "--canary")
+        assert all(one.open for one in pending)
+    assert checked.exit_code == FAULT, str(checked)
+    assert checked.last["signature"] == "DeferredStall", str(checked)
+    assert checked.last["waiting"] == 3, str(checked)
+    assert checked.last["usage"] == pytest.approx(0.3), str(checked)
+    assert checked.last["held_seconds"] >= HOLD_S, str(checked)
+    assert checked.last["confirmation"] == "confirmed", str(checked)
+    assert watched.last["state"] == "fault", str(watched)
+    assert watched.last["signature"] == "DeferredStall", str(watched)
+
+
+def test_leak_after_the_clients_left(pair: Pair) -> None:
+    held = pair.leak(0.3)
+    checked, watched = look(pair.decode.url)
+    assert pair.decode.healthy, "/health says 200 throughout: the fault does not show there"
+    assert checked.exit_code == FAULT, str(checked)
+    assert checked.last["signature"] == "HeldIdle", str(checked)
+    assert checked.last["usage"] == pytest.approx(held), str(checked)
+    assert (checked.last["running"], checked.last["waiting"]) == (0, 0), str(checked)
+    assert watched.states()[-1] == "fault", str(watched)
+    assert watched.last["signature"] == "HeldIdle", str(watched)
+    assert "healthy" not in watched.states(), str(watched)
+
+
+def test_a_canary_confirms_the_leak(pair: Pair) -> None:
+    held = pair.leak(0.3)
+    checked = check(pair.decode.url, "decode", LOOK_S, "--canary")
+    assert checked.exit_code == FAULT, str(checked)
+    assert checked.last["confirmation"] == "confirmed", str(checked)
+    assert checked.last["signature"] == "HeldIdle", str(checked)
+    # The canary was served by an engine that still holds what nobody runs.
+    assert pair.usage() == pytest.approx(held)
+
+
+def test_one_look_at_a_leak_is_no_more_than_suspect(pair: Pair) -> None:
+    pair.leak(0.3)
+    looked = check(pair.decode.url, "decode", None)
+    assert looked.exit_code == SUSPECT, str(looked)
+    assert looked.last["signature"] == "HeldIdle", str(looked)
+
+
+def test_leak_under_traffic(pair: Pair) -> None:
+    """Requests come and are answered all the time; the floor under them is what nobody runs."""
+    pair.leak(0.3)
+    with Traffic(pair.prefill.url, pair.decode.url, pause_s=2.5) as traffic:
+        checked, watched = look(pair.decode.url, "decode", LOOK_S + 12)
+    assert traffic.answered >= 3
+    assert checked.exit_code == FAULT, str(checked)
+    assert checked.last["signature"] in ("HeldFloor", "HeldIdle"), str(checked)
+    assert watched.last["state"] == "fault", str(watched)
+    assert "HeldFloor" in {one["signature"] for one in watched.verdicts}, str(watched)
+
+
+def test_capacity_wait_behind_a_leak(pair: Pair) -> None:
+    """A request that no longer fits beside the leaked blocks waits for ever, and nothing runs."""
+    pair.leak(0.6)
+    pending = pair.generate(1500, 4)
+    try:
+        until(lambda: pair.decode.metric(WAITING) == 1, "one waiting for room")
+        checked, watched = look(pair.decode.url)
+    finally:
+        pending.give_up()
+    assert checked.exit_code == FAULT, str(checked)
+    assert checked.last["signature"] == "QueueDeadlock", str(checked)
+    assert checked.last["waiting"] == 1, str(checked)
+    assert watched.last["signature"] == "QueueDeadlock", str(watched)
+
+
+def test_restart_heals_and_carries_nothing_over(pair: Pair) -> None:
+    pair.leak(0.3)
+    with start_watch(pair.decode.url, "decode", 90) as watching:
+        # Seen sick before the restart, so that something is there to carry over.
+        assert check(pair.decode.url).exit_code == FAULT
+        pair.decode.stop()
+        down = check(pair.decode.url, "decode", None)
+        pair.decode.launch()
+        pair.decode.wait_ready()
+        pair.warm_up()
+        watched = watching.finish(150)
+    assert down.exit_code == CANNOT_TELL, str(down)
+    assert down.last["signature"] == "Blind", str(down)
+    states = watched.states()
+    assert "fault" in states, str(watched)
+    after = states[len(states) - states[::-1].index("fault") :]
+    assert after[0] == "blind", f"{states}\n{watched}"
+    assert after[-1] == "healthy", f"{states}\n{watched}"
+    assert "suspect" not in after, f"{states}\n{watched}"
+    assert check(pair.decode.url).exit_code == HEALTHY
