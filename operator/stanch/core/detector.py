@@ -249,6 +249,7 @@ def _spared(state: EngineState, event: Event, sample: Sample, move: Move | None,
         state.phase is Phase.FAULT
         and event in (Event.CLEAR, Event.MATCH)
         and not state.spared
+        and state.holding is not None
         and sample.lifecycle is None
         and move is not None
         and move.seconds <= policy.gap_seconds

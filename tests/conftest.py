@@ -1,0 +1,65 @@
+"""Tiers of tests: each test belongs to one, and a run ends by saying which did not run and what they need."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+TIERS = {
+    "unit": "nothing but `make setup`",
+    "engine": "real vLLM engines on the CPU: `make test-engines` (installs 7 GB outside the checkout, once)",
+}
+
+_ran: Counter[str] = Counter()
+_left_out: Counter[str] = Counter()
+_skipped: Counter[tuple[str, str]] = Counter()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for tier, needs in TIERS.items():
+        config.addinivalue_line("markers", f"{tier}: needs {needs}")
+
+
+def _tier(item: pytest.Item) -> str:
+    tiers = [tier for tier in TIERS if item.get_closest_marker(tier)]
+    if len(tiers) != 1:
+        raise pytest.UsageError(
+            f"{item.nodeid} must have one tier of {', '.join(TIERS)}, not {tiers or 'none'}"
+        )
+    return tiers[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        _tier(item)
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    _left_out.update(_tier(item) for item in items)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
+    outcome = yield
+    report = outcome.get_result()
+    if report.skipped:
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        _skipped[_tier(item), why.removeprefix("Skipped: ")] += 1
+    elif report.when == "call":
+        _ran[_tier(item)] += 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.section("tiers")
+    for tier, needs in TIERS.items():
+        if _ran[tier]:
+            terminalreporter.line(f"{tier}: {_ran[tier]} ran")
+        if _left_out[tier]:
+            terminalreporter.line(f"{tier}: {_left_out[tier]} DID NOT RUN (not asked for); needs {needs}")
+        for (of, why), count in _skipped.items():
+            if of == tier:
+                terminalreporter.line(f"{tier}: {count} SKIPPED: {why}; needs {needs}")
+        if not (_ran[tier] or _left_out[tier] or any(of == tier for of, _ in _skipped)):
+            terminalreporter.line(f"{tier}: none collected; needs {needs}")
