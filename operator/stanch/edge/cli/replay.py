@@ -31,7 +31,7 @@ def replay(
     """Judge recordings of /metrics pages: JSON lines {t, scenario, body, error}, also gzip; - for stdin.
 
     Prints a timeline of what changed, or with --output json one object per engine and line. The interval
-    is the recording's own median step. A line that is no such object ends it with exit code 65 and its number.
+    is the recording's own median step. A line that is no such object ends it with exit code 65.
     """
     from stanch.core.report import record, sentence
     from stanch.core.sample import Role

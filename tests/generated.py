@@ -1,0 +1,67 @@
+"""Files made from code: `python -m tests.generated` writes them, `--check` fails where one has drifted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from stanch.core.detector import TRANSITIONS, Event, Phase
+from stanch.core.policy import Policy
+from stanch.edge.policy_file import as_yaml
+
+TOP = Path(__file__).parents[1]
+
+
+def states() -> str:
+    """The transition table of the detector, as a diagram and as rows."""
+    arrows: dict[tuple[Phase, Phase], list[Event]] = {}
+    for (phase, event), after in TRANSITIONS.items():
+        arrows.setdefault((phase, after), []).append(event)
+    diagram = [
+        f"    {a.value} --> {b.value}: {', '.join(e.value for e in events)}"
+        for (a, b), events in arrows.items()
+    ]
+    rows = [
+        f"| {phase.value} | {event.value} | {after.value} |" for (phase, event), after in TRANSITIONS.items()
+    ]
+    return "\n".join(
+        [
+            "# States of an engine",
+            "",
+            "Made from the table in `operator/stanch/core/detector.py` by `make fmt`. What is not in it raises.",
+            "",
+            "```mermaid",
+            "stateDiagram-v2",
+            "    [*] --> new",
+            *diagram,
+            "```",
+            "",
+            "| phase | event | then |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    )
+
+
+GENERATED = {
+    "docs/states.md": states,
+    "docs/policy.yaml": lambda: as_yaml(Policy()),
+}
+
+
+def main(arguments: list[str]) -> int:
+    drifted = []
+    for name, make in GENERATED.items():
+        path, text = TOP / name, make()
+        if "--check" not in arguments:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            drifted.append(name)
+    if drifted:
+        print(f"not as the code makes them: {', '.join(drifted)}; run `make fmt`", file=sys.stderr)
+    return 1 if drifted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
