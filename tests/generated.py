@@ -28,7 +28,7 @@ def states() -> str:
         [
             "# States of an engine",
             "",
-            "Made from the table in `operator/stanch/core/detector.py` by `make fmt`. What is not in it raises.",
+            "Made from the table in `operator/stanch/core/detector.py` by `make fmt`; what is not in it raises.",
             "",
             "```mermaid",
             "stateDiagram-v2",
@@ -44,10 +44,11 @@ def states() -> str:
     )
 
 
-GENERATED = {
-    "docs/states.md": states,
-    "docs/policy.yaml": lambda: as_yaml(Policy()),
-}
+def policy() -> str:
+    return as_yaml(Policy())
+
+
+GENERATED = {"docs/states.md": states, "docs/policy.yaml": policy}
 
 
 def main(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from stanch.core.detector import (
     TRANSITIONS,
     EngineState,
@@ -21,7 +22,6 @@ from stanch.core.detector import (
 from stanch.core.policy import Policy
 from stanch.core.sample import Lifecycle, Role
 from stanch.core.verdict import Answer, Cap, Signature, State
-
 from tests.core.build import POLICY, every, last, run, sample
 
 pytestmark = pytest.mark.unit

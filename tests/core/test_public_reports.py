@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+
 from stanch.core.confirm import Canary, Evidence, Outcome, Paused, judge
 from stanch.core.detector import answer, step
 from stanch.core.policy import Policy, lease_of_version
 from stanch.core.sample import Role
 from stanch.core.verdict import Answer, Signature, State, Verdict
-
 from tests.core.build import POLICY, every, last, run, sample
 
 pytestmark = pytest.mark.unit

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
 from stanch.core.verdict import Signature, State, Verdict

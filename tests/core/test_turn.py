@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from stanch.core.policy import Policy
 from stanch.core.sample import Role, Sample
 from stanch.core.turn import Fleet, Reading, Turn, turn
 from stanch.core.verdict import Cap, Signature, State, Verdict, Warn
-
 from tests.core.build import sample
 
 pytestmark = pytest.mark.unit

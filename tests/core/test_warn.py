@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from stanch.core.policy import Policy
 from stanch.core.sample import Sample
 from stanch.core.verdict import State, Warn
-
 from tests.core.build import run, sample
 
 pytestmark = pytest.mark.unit

@@ -81,7 +81,7 @@ async def until(read: Callable[[], Awaitable[Any]], want: Any) -> None:
 
 
 def ask(name: str, *, words: int = 310, tokens: int = 4, patience: float = 5.0) -> PdRequest:
-    return PdRequest(name, "word " * words, tokens, "tiny", patience)
+    return PdRequest(name, "word " * words, tokens, patience)
 
 
 async def gauges(session: aiohttp.ClientSession, url: str) -> tuple[float, float, float, float]:

@@ -10,11 +10,11 @@ interval).
 
 Load (load.py). Poisson arrivals at a rate that changes every minute: a day curve (cosine, peak at 15 h, a
 night of 0-30 % of the peak), bursts (on average one in 90 min: 3-8 times the rate for 1-8 min), batches (one
-in 3 h: 10-40 requests within a second), lulls (a profile's own; no arrival for 2-25 min). Prompts: log-
-normal, median 900 tokens (2,500 in two profiles), sigma 1, 16..30,000; one in 150 is long: 40,000-140,000
-where the cache has room. Outputs: log-normal, median 180-450 tokens, sigma 0.8, 1..4,000. Clients: 4 % leave
-early, after an exponential time (mean 12 s), wherever their request then is; one that cannot be admitted at
-once leaves after 60-300 s.
+in 3 h: 10-40 requests within a second), lulls (a profile's own; no arrival for 2-25 min). Prompts:
+log-normal, median 900 tokens (2,500 in three profiles), sigma 1, 16..30,000; one in 150 is long:
+40,000-140,000, at most 70 % of the cache. Outputs: log-normal, median 180-450 tokens, sigma 0.8, 1..4,000.
+Clients: 4 % leave early, after an exponential time (mean 12 s), wherever their request then is; one that
+cannot be admitted at once leaves after 60-300 s.
 
 Engines (engine.py, deployment.py). A decode writes 25 tokens/s for each running request, one iteration a
 token; it holds blocks of 16 tokens for prompt and output, and at most 64 requests. Speed does not depend on
@@ -24,10 +24,11 @@ it leases the blocks until the decode has pulled them: 30 s, renewed every 5 s w
 queue of a decode that steps, 480 s at most (fixed 480 s in the profile of old engines); 1 % are never
 fetched. A "both" engine prefills and decodes the same request. A head of the queue that does not fit waits
 for capacity; a decode that runs out of blocks preempts its youngest. Transfers (deferred): log-normal, median
-0.25 s, sigma 1.1, 0.05..30 s; 3 in 1,000 slow, 20-58 s. 2 % wait 0.5-8 s for a LoRA slot or a grammar
-(deferred, no blocks). Blocks of a request whose client leaves during its transfer stay held until the
-transfer ends. Bidirectional decodes (one profile) pin 30 % of finished turns for 480 s, up to 40 % of the
-cache. Data-parallel ranks (one profile) share a process.
+0.25 s, sigma 1.1, 0.05..30 s; 3 in 1,000 slow, 20-58 s; on one day of three a slow network for 10-30 min,
+every transfer 2-58 s. 2 % wait 0.5-8 s for a LoRA slot or a grammar (deferred, no blocks). Blocks of a
+request whose client leaves during its transfer stay held until the transfer ends. Bidirectional decodes (one
+profile) pin 30 % of finished turns for 480 s, up to 40 % of the cache. Data-parallel ranks (one profile)
+share a process.
 
 Gauges are set by a step. An engine whose last request is aborted, or that frees blocks while idle, shows its
 last page for 3-6 s, or until it steps. Stalls: three a day and engine of 2-25 s, in which nothing moves, with

@@ -14,9 +14,10 @@ from tests.sim.load import Profile
 
 class Clock:
     """Handlers are called with (time, their argument). give_up: what a client does whose patience is over;
-    set by the deployment."""
+    set by the deployment. slow_until: until when the network of the deployment is slow."""
 
     give_up: Handler
+    slow_until: float = 0.0
 
     def __init__(self, profile: Profile, random: Random) -> None:
         self.profile = profile

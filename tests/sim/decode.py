@@ -72,9 +72,11 @@ class DecodeSide:
             engine.parked[request] = None
             engine.parked_visible += 1
             engine.held += request.blocks
-            self._clock.at(t + self._transfer_seconds(), self._pulled, request)
+            self._clock.at(t + self._transfer_seconds(t), self._pulled, request)
 
-    def _transfer_seconds(self) -> float:
+    def _transfer_seconds(self, t: float) -> float:
+        if t < self._clock.slow_until:
+            return self._clock.random.uniform(2, 58)
         if self._clock.random.random() < 0.003:
             return self._clock.random.uniform(20, 58)
         return min(30.0, max(0.05, 0.25 * self._clock.random.lognormvariate(0, 1.1)))

@@ -38,12 +38,9 @@ class Profile:
 
 
 PROFILES = (
-    Profile("busy", 2, 3, peak_rate=1.6, night=0.3, output_median=450.0),
-    Profile("sparse", 1, 3, peak_rate=0.04, night=0.3, lull=0.01),
-    Profile("night-idle", 2, 3, peak_rate=0.7, night=0.0, lull=0.005, sleeper=True, container=False),
+    Profile("sparse", 1, 3, peak_rate=0.04, night=0.3, lull=0.01, decode_blocks=4_000),
     Profile("both", 0, 0, boths=2, peak_rate=0.25, night=0.1, prompt_median=2_500.0, prefill_speed=4_000.0),
-    Profile("ranks", 2, 4, peak_rate=0.6, night=0.1, lull=0.01, ranks=True),
-    Profile("tight", 1, 2, peak_rate=0.5, night=0.1, prompt_median=2_500.0, decode_blocks=6_000),
+    Profile("bidirectional", 1, 2, peak_rate=0.1, night=0.1, lull=0.01, decode_blocks=6_000, pin=480.0),
     Profile(
         "old",
         1,
@@ -58,7 +55,21 @@ PROFILES = (
         process_start=False,
         container=False,
     ),
-    Profile("bidirectional", 1, 2, peak_rate=0.1, night=0.1, lull=0.01, pin=480.0),
+    Profile("tight", 1, 2, peak_rate=0.5, night=0.1, prompt_median=2_500.0, decode_blocks=6_000),
+    Profile(
+        "night-idle",
+        2,
+        3,
+        peak_rate=0.7,
+        night=0.0,
+        lull=0.005,
+        prompt_median=2_500.0,
+        decode_blocks=9_000,
+        sleeper=True,
+        container=False,
+    ),
+    Profile("ranks", 2, 4, peak_rate=0.6, night=0.1, lull=0.01, decode_blocks=5_000, ranks=True),
+    Profile("busy", 2, 3, peak_rate=1.6, night=0.3, output_median=450.0),
 )
 
 
@@ -93,7 +104,7 @@ class Load:
         profile, random = self._profile, self._random
         room = min(profile.decode_blocks, profile.prefill_blocks) * 16
         output = int(min(4_000, max(1, profile.output_median * random.lognormvariate(0, 0.8))))
-        if random.random() < 1 / 150 and room > 100_000:
-            return int(random.uniform(40_000, min(140_000, 0.7 * room))), output
+        if random.random() < 1 / 150:
+            return int(random.uniform(min(40_000, 0.4 * room), min(140_000, 0.7 * room))), output
         prompt = profile.prompt_median * random.lognormvariate(0, 1)
         return int(min(30_000, room / 3, max(16, prompt))), output

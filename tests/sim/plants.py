@@ -22,10 +22,10 @@ def plan(deployment: Deployment, turn: int) -> None:
         if engine is decodes[0] or random.random() < 0.6:
             plants.at(random.uniform(HOUR, 20 * HOUR), kind, engine)
     others = [e for e in deployment.engines if e.role is not Role.DECODE]
-    if turn % 4 == 3:
-        engine = random.choice(others)
-        kind = "stranded" if engine.role is Role.PREFILL and turn % 8 == 3 else "frozen"
-        plants.at(random.uniform(HOUR, 20 * HOUR), kind, engine)
+    if decodes and turn % 4 == 0:
+        plants.at(random.uniform(HOUR, 20 * HOUR), "stranded", random.choice(others))
+    elif turn % 4 == 1:
+        plants.at(random.uniform(HOUR, 20 * HOUR), "frozen", random.choice(others))
 
 
 class Plants:

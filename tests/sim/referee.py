@@ -5,7 +5,7 @@ The only file here that knows the detector.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from time import perf_counter
 
 from stanch.core.policy import Policy
@@ -14,8 +14,9 @@ from stanch.core.turn import Fleet, Reading, turn
 from stanch.core.verdict import State, Verdict
 
 from tests.sim.engine import Leak
+from tests.sim.load import DAY_SECONDS
 from tests.sim.scrape import Seen, Setting, build, turns
-from tests.sim.truth import Truth
+from tests.sim.truth import Truth, readable
 
 
 @dataclass(slots=True)
@@ -79,14 +80,15 @@ class _Watched:
         self.false: float | None = None  # since when a fault is said of nothing
 
 
-def judge(setting: Setting) -> Tally:
-    """One deployment, one day."""
+def judge(setting: Setting, seconds: float = DAY_SECONDS, **changed: float) -> Tally:
+    """One deployment, one day. changed: fields of the policy that the detector is to have otherwise."""
     begun = perf_counter()
     tally = Tally()
     deployment = build(setting)
     profile = setting.profile
-    policy = Policy(
-        interval_seconds=setting.interval, lease_seconds=profile.lease, kv_pin_seconds=profile.pin
+    policy = replace(
+        Policy(interval_seconds=setting.interval, lease_seconds=profile.lease, kv_pin_seconds=profile.pin),
+        **changed,  # type: ignore[arg-type]  # only numbers are ever changed
     )
     watched = {
         e.name: _Watched(Truth(e.role, setting.interval, profile.lease, profile.pin))
@@ -95,7 +97,7 @@ def judge(setting: Setting) -> Tally:
     roles = {e.name: e.role for e in deployment.engines}
     fleet = Fleet()
     quiet_since: float | None = 0.0
-    for seen in turns(deployment, setting.interval):
+    for seen in turns(deployment, setting.interval, seconds):
         now = seen[-1].sample.t
         before = perf_counter()
         readings = [Reading(s.sample, roles[s.sample.engine]) for s in seen]
@@ -118,7 +120,7 @@ def _decodes_are_quiet(seen: list[Seen], roles: dict[str, Role]) -> bool:
         x = s.sample
         if roles[x.engine] is Role.PREFILL:
             continue
-        if x.blind is not None or x.waiting or (not x.running and (x.usage or 0.0) >= 0.05):
+        if not readable(x) or x.waiting or (not x.running and (x.usage or 0.0) >= 0.05):
             return False
     return True
 
@@ -145,7 +147,8 @@ def _compare(tally: Tally, setting: Setting, w: _Watched, s: Seen, verdict: Verd
     case = w.case
     if case is None:
         truth = w.truth
-        key = f"{verdict.role.value} {truth.holding}"
+        pins = "pinning " if setting.profile.pin else ""
+        key = f"{pins}{verdict.role.value} {truth.holding}"
         if verdict.state is not State.BLIND and truth.held > tally.closest.get(key, 0.0):
             tally.closest[key] = truth.held
         if fault and w.false is None:

@@ -25,6 +25,8 @@ def plan(deployment: Deployment) -> None:
             clock.at(random.uniform(0, DAY_SECONDS), trouble.go_dark, engine)
         if engine.role is Role.BOTH:
             clock.at(random.uniform(0, DAY_SECONDS), trouble.pause, engine)
+    if random.random() < 1 / 3:
+        clock.at(random.uniform(0, DAY_SECONDS), trouble.slow_network, None)
     if deployment.profile.sleeper:
         clock.at(3_600.0, trouble.sleep, next(e for e in deployment.engines if e.role is Role.DECODE))
 
@@ -103,3 +105,7 @@ class Trouble:
     def go_dark(self, t: float, engine: SimEngine) -> None:
         """Its pages fail for minutes, while it serves on."""
         engine.dark_until = t + self._random.uniform(60, 600)
+
+    def slow_network(self, t: float, _: None) -> None:
+        """Every transfer of the deployment takes long for a while."""
+        self._clock.slow_until = t + self._random.uniform(600, 1_800)

@@ -90,6 +90,10 @@ class Fleet:
         await self._end()
 
     @property
+    def kind(self) -> str:
+        return "simulated"
+
+    @property
     def engines(self) -> tuple[Member, ...]:
         """The engines as they are now; a restart changes a pid."""
         return tuple(

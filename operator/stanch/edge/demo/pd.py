@@ -26,7 +26,6 @@ class PdRequest:
     request_id: str
     prompt: str
     max_tokens: int
-    model: str
     patience_seconds: float
 
 
@@ -47,7 +46,8 @@ async def pd_request(session: aiohttp.ClientSession, prefill: str, decode: str, 
 
 
 async def _through(session: aiohttp.ClientSession, prefill: str, decode: str, ask: PdRequest) -> None:
-    payload = {"model": ask.model, "prompt": ask.prompt, "temperature": 0, "ignore_eos": True}
+    # No model: vLLM takes the one that it serves.
+    payload = {"prompt": ask.prompt, "temperature": 0, "ignore_eos": True}
     headers = {"X-Request-Id": ask.request_id}
     first = {**payload, "max_tokens": 1, "kv_transfer_params": _COMPUTE_ONLY}
     params = (await _post(session, prefill, first, headers)).get("kv_transfer_params")

@@ -23,7 +23,6 @@ from stanch.edge.demo.pd import GaveUpError, PdRequest, RequestFailedError, pd_r
 from stanch.edge.demo.process import serve
 
 PATIENCE_SECONDS = 2.0
-_MODEL = "tiny"
 _KEPT = 200
 
 
@@ -54,7 +53,7 @@ class Rotation:
 
 @dataclass(slots=True)
 class Counts:
-    """What became of the requests so far. gave_up: the ids of those whose clients left, the newest of them."""
+    """What became of the requests so far. gave_up: the ids of those whose clients left, the newest."""
 
     sent: int = 0
     answered: int = 0
@@ -95,9 +94,7 @@ class Router:
     async def _send(self, session: aiohttp.ClientSession, number: int) -> None:
         words = self._random.randint(192, 448)
         tokens = self._random.randint(6, 14)
-        ask = PdRequest(
-            f"demo-{self._seed}-{number}", "word " * words, tokens, _MODEL, patience_seconds=PATIENCE_SECONDS
-        )
+        ask = PdRequest(f"demo-{self._seed}-{number}", "word " * words, tokens, PATIENCE_SECONDS)
         counts = self._counts
         counts.sent += 1
         decode = self._rotation.next()
