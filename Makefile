@@ -36,8 +36,7 @@ engines: setup
 test-engines: engines
 	$(PY) -m pytest -m engine
 
-test-all: engines
-	$(PY) -m pytest
+test-all: test test-engines
 
 bench: setup
 	$(PY) -m bench.detect
