@@ -33,8 +33,8 @@ def pauses(rng: random.Random) -> Iterator[float]:
     """
     while True:
         for _ in range(rng.randint(6, 12)):
-            yield rng.uniform(0.1, 0.3)
-        yield rng.uniform(9.0, 12.0) if rng.random() < 0.1 else rng.uniform(1.0, 2.5)
+            yield rng.uniform(0.2, 0.5)
+        yield rng.uniform(8.5, 10.0) if rng.random() < 0.1 else rng.uniform(1.0, 2.5)
 
 
 @dataclass(slots=True)

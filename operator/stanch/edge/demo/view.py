@@ -1,0 +1,169 @@
+"""How the demo looks: in a terminal a live table with the story below, elsewhere plain lines with times."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from stanch.core.report import percent
+from stanch.core.verdict import State
+from stanch.edge.demo.fleet import Traffic
+from stanch.edge.demo.telling import Incident, Output, Row
+from stanch.edge.output import console
+
+_STYLES = {State.HEALTHY: "green", State.SUSPECT: "yellow", State.FAULT: "bold red", State.BLIND: "magenta"}
+_BAR = 12
+# Above and below the story: the table with its head, the traffic, and a line of air each.
+_ROOM_FOR_TABLE = 11
+
+
+class PlainView:
+    """One line per event."""
+
+    def __init__(self, screen: Console) -> None:
+        self._screen = screen
+        self._began = time.monotonic()
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def say(self, text: str, tone: State | None = None) -> None:
+        self._screen.print(_line(self.elapsed(), text, tone))
+        # Whoever reads a pipe or a log wants to see it when it happens.
+        self._screen.file.flush()
+
+    def board(self, rows: Sequence[Row], traffic: Traffic | None) -> None:
+        """The lines say what changed."""
+
+    def incident(self, incident: Incident) -> None:
+        for line in story_of(incident):
+            self._screen.print(line)
+
+
+class LiveView(PlainView):
+    """The fleet and the newest lines, drawn anew in place."""
+
+    def __init__(self, screen: Console, live: Live) -> None:
+        super().__init__(screen)
+        self._live = live
+        self._lines: deque[Text] = deque(maxlen=100)
+        self._table: Table | None = None
+
+    def say(self, text: str, tone: State | None = None) -> None:
+        self._lines.append(_line(self.elapsed(), text, tone))
+        self._draw()
+
+    def board(self, rows: Sequence[Row], traffic: Traffic | None) -> None:
+        self._table = table(rows, traffic)
+        self._draw()
+
+    def _draw(self) -> None:
+        width, height = self._screen.size
+        room, shown = max(3, height - _ROOM_FOR_TABLE), deque[Text]()
+        for line in reversed(self._lines):
+            room -= len(line.wrap(self._screen, width))
+            if room < 0:
+                break
+            shown.appendleft(line)
+        self._live.update(Group(*([self._table] if self._table else []), *shown), refresh=True)
+
+
+@contextmanager
+def view(live: bool) -> Iterator[Output]:
+    """The output for a terminal (live) or for anything else; usable after its end for the incident only."""
+    screen = console()
+    if not live:
+        yield PlainView(screen)
+        return
+    with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as drawing:
+        yield LiveView(screen, drawing)
+
+
+def table(rows: Sequence[Row], traffic: Traffic | None) -> Table:
+    """The fleet in one turn."""
+    shown = Table(expand=True, box=None, pad_edge=False)
+    for column in ("engine", "role", "state", "KV cache"):
+        shown.add_column(column, no_wrap=True)
+    for column in ("run", "wait"):
+        shown.add_column(column, justify="right", no_wrap=True)
+    shown.add_column("what the watchdog says", ratio=1, no_wrap=True, overflow="ellipsis")
+    for row in rows:
+        state = Text(row.state.value, style=_STYLES[row.state])
+        if row.out:
+            state.append(" out", style="cyan")
+        shown.add_row(
+            row.name, row.role, state, _bar(row), _count(row.running), _count(row.waiting), row.sentence
+        )
+    if traffic is not None:
+        shown.caption = (
+            f"traffic: {traffic.sent} sent, {traffic.answered} answered, {len(traffic.gave_up)} given up by "
+            f"their clients, {traffic.failed} failed"
+        )
+        shown.caption_justify = "left"
+    return shown
+
+
+def _bar(row: Row) -> Text:
+    if row.usage is None:
+        return Text("?")
+    full = round(min(1.0, row.usage) * _BAR)
+    style = _STYLES[row.state]
+    return Text.assemble(("█" * full, style), ("░" * (_BAR - full), "dim"), f" {percent(row.usage):>5}")
+
+
+def _count(value: float | None) -> str:
+    return "?" if value is None else f"{value:g}"
+
+
+def _line(at: float, text: str, tone: State | None) -> Text:
+    return Text.assemble((f"{at:5.1f} s  ", "dim"), (text, _STYLES[tone] if tone else ""))
+
+
+def story_of(incident: Incident) -> Iterator[Text]:
+    """The incident as it is told at the end."""
+    yield Text()
+    if not incident.engine:
+        yield Text(f"No incident: {incident.failure}", style="bold red")
+        return
+    healed = incident.failure is None
+    end = ("healed", "bold green") if healed else (f"not healed: {incident.failure}", "bold red")
+    yield Text.assemble((f"Incident {incident.engine}: {incident.signature}, ", "bold"), end)
+    yield Text(f"  {incident.sentence}")
+    for step in incident.steps:
+        style = "bold red" if step.failed else ""
+        yield Text(f"  {step.start:5.1f} - {step.end:5.1f} s  {step.name:<13}  {step.outcome}", style=style)
+    yield from _stuck(incident)
+    probes, traffic = incident.probes, incident.traffic
+    yield Text(
+        f"  A liveness probe of {incident.engine} meanwhile: 200 {probes.ok} times of {probes.sent}."
+        + (" It would have seen nothing." if probes.sent and probes.ok == probes.sent else "")
+    )
+    yield Text(
+        f"  Traffic: {traffic.sent} requests sent, {traffic.answered} answered; lost besides the stuck ones: "
+        f"{incident.lost}."
+    )
+    yield from (Text(f"    {failure}") for failure in traffic.failures[:5])
+    yield Text(f"  What would help: {incident.advice}.")
+
+
+def _stuck(incident: Incident) -> Iterator[Text]:
+    held = f"{percent(incident.held_ratio)} of the KV cache"
+    if incident.stuck is None:
+        if incident.held_ratio:
+            yield Text(f"  Held: {held}. By which requests comes with the engine kit.")
+        return
+    yield Text(
+        f"  Stuck requests, holding {held} (listed by the simulated engine; real ones need the engine kit):"
+    )
+    for one in incident.stuck:
+        yield Text(
+            f"    {one.id}  {one.blocks} blocks, {one.age_seconds:.0f} s, {one.status}, "
+            f"from engine {one.remote_engine or '?'}"
+        )
