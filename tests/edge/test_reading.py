@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from stanch.core.sample import Lifecycle, Role, problem
 from stanch.edge.exposition import read
 from stanch.edge.reading import Reader, role_evidence
-
 from tests.edge.pages import TINY, page, recorded
 
 pytestmark = pytest.mark.unit

@@ -142,10 +142,10 @@ class Scraper:
         """
         loop = asyncio.get_running_loop()
         start = loop.time()
-        step = self._interval / max(1, len(self.targets))
+        phases = (phase_seconds(i, len(self.targets), self._interval) for i in range(len(self.targets)))
         tasks = [
-            asyncio.create_task(self._turns(target, start + index * step, deliver), name=target.name)
-            for index, target in enumerate(self.targets)
+            asyncio.create_task(self._turns(target, start + phase, deliver), name=target.name)
+            for target, phase in zip(self.targets, phases, strict=True)
         ]
         try:
             await asyncio.gather(*tasks)
@@ -160,11 +160,9 @@ class Scraper:
         while True:
             await asyncio.sleep(first + turn * self._interval - loop.time())
             deliver(await self.once(target))
-            turn += 1
-            late = int((loop.time() - first) / self._interval) + 1 - turn
-            if late > 0:
-                self.skipped += late
-                turn += late
+            following = following_turn(turn, first, self._interval, loop.time())
+            self.skipped += following - turn - 1
+            turn = following
 
     async def once(self, target: Target) -> Scrape:
         """One turn of one target, now. It never raises for anything a server does."""
@@ -208,6 +206,16 @@ class Scraper:
         elif known.way is Way.DOUBT and _good(page):
             known.way = Way.SHORT
         return page, size + answer.bytes_read, False
+
+
+def phase_seconds(index: int, count: int, interval: float) -> float:
+    """When in each interval target `index` of `count` has its turn, so that all are spread evenly."""
+    return interval * index / count
+
+
+def following_turn(turn: int, first: float, interval: float, now: float) -> int:
+    """The turn after this one (turn k is due at first + k intervals): the next that is not due yet at now."""
+    return max(turn, int((now - first) // interval)) + 1
 
 
 def _go(known: _Known, way: Way, now: float) -> None:
