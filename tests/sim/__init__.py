@@ -13,8 +13,8 @@ night of 0-30 % of the peak), bursts (on average one in 90 min: 3-8 times the ra
 in 3 h: 10-40 requests within a second), lulls (a profile's own; no arrival for 2-25 min). Prompts:
 log-normal, median 900 tokens (2,500 in three profiles), sigma 1, 16..30,000; one in 150 is long:
 40,000-140,000, at most 70 % of the cache. Outputs: log-normal, median 180-450 tokens, sigma 0.8, 1..4,000.
-Clients: 4 % leave early, after an exponential time (mean 12 s), wherever their request then is; one that
-cannot be admitted at once leaves after 60-300 s.
+Clients: 4 % leave early, after an exponential time (mean 12 s), wherever their request then is; 30 % leave
+during a transfer of more than 10 s; one that cannot be admitted at once leaves after 60-300 s.
 
 Engines (engine.py, deployment.py). A decode writes 25 tokens/s for each running request, one iteration a
 token; it holds blocks of 16 tokens for prompt and output, and at most 64 requests. Speed does not depend on

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stanch.core.sample import Role
-
 from tests.sim.clock import Clock
 from tests.sim.engine import BLOCK, GONE, LIMBO, MOST_REQUESTS, PARKED, QUEUED, Request, SimEngine
 from tests.sim.prefill import PrefillSide
@@ -72,7 +71,11 @@ class DecodeSide:
             engine.parked[request] = None
             engine.parked_visible += 1
             engine.held += request.blocks
-            self._clock.at(t + self._transfer_seconds(t), self._pulled, request)
+            seconds = self._transfer_seconds(t)
+            self._clock.at(t + seconds, self._pulled, request)
+            if seconds > 10 and self._clock.random.random() < 0.3:
+                # Nobody likes to wait for a first token.
+                self._clock.at(t + self._clock.random.uniform(1, seconds), self._clock.give_up, request)
 
     def _transfer_seconds(self, t: float) -> float:
         if t < self._clock.slow_until:

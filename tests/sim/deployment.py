@@ -6,7 +6,6 @@ from itertools import count
 from random import Random
 
 from stanch.core.sample import Role
-
 from tests.sim.clock import Clock
 from tests.sim.decode import DecodeSide
 from tests.sim.engine import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stanch.core.sample import Role
-
 from tests.sim.deployment import Deployment
 from tests.sim.engine import Leak, SimEngine
 from tests.sim.trouble import Trouble

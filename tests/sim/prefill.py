@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stanch.core.sample import Role
-
 from tests.sim.clock import Clock
 from tests.sim.engine import (
     BLOCK,

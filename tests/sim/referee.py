@@ -6,13 +6,12 @@ The only file here that knows the detector.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from time import perf_counter
+from time import process_time
 
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
 from stanch.core.turn import Fleet, Reading, turn
 from stanch.core.verdict import State, Verdict
-
 from tests.sim.engine import Leak
 from tests.sim.load import DAY_SECONDS
 from tests.sim.scrape import Seen, Setting, build, turns
@@ -82,7 +81,7 @@ class _Watched:
 
 def judge(setting: Setting, seconds: float = DAY_SECONDS, **changed: float) -> Tally:
     """One deployment, one day. changed: fields of the policy that the detector is to have otherwise."""
-    begun = perf_counter()
+    begun = process_time()
     tally = Tally()
     deployment = build(setting)
     profile = setting.profile
@@ -99,10 +98,10 @@ def judge(setting: Setting, seconds: float = DAY_SECONDS, **changed: float) -> T
     quiet_since: float | None = 0.0
     for seen in turns(deployment, setting.interval, seconds):
         now = seen[-1].sample.t
-        before = perf_counter()
+        before = process_time()
         readings = [Reading(s.sample, roles[s.sample.engine]) for s in seen]
         fleet, outcome = turn(fleet, readings, policy, now)
-        tally.detector_seconds += perf_counter() - before
+        tally.detector_seconds += process_time() - before
         quiet = _decodes_are_quiet(seen, roles)
         quiet_since = (now if quiet_since is None else quiet_since) if quiet else None
         for s, verdict in zip(seen, outcome.verdicts, strict=True):
@@ -110,7 +109,7 @@ def judge(setting: Setting, seconds: float = DAY_SECONDS, **changed: float) -> T
             w.truth.see(s.sample, 0.0 if quiet_since is None else now - quiet_since)
             _compare(tally, setting, w, s, verdict)
     tally.engines = len(deployment.engines)
-    tally.seconds = perf_counter() - begun
+    tally.seconds = process_time() - begun
     return tally
 
 

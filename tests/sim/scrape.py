@@ -8,7 +8,6 @@ from math import nan
 from random import Random
 
 from stanch.core.sample import Sample
-
 from tests.sim import plants, trouble
 from tests.sim.deployment import Deployment
 from tests.sim.engine import Leak, SimEngine

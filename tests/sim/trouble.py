@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import inf
 
 from stanch.core.sample import Lifecycle, Role
-
 from tests.sim.deployment import Deployment
 from tests.sim.engine import SimEngine
 from tests.sim.load import DAY_SECONDS
