@@ -254,8 +254,7 @@ class TestHeldFloor:
         assert faults[0].signature is Signature.HELD_FLOOR
         assert faults[0].t == 900
         assert faults[0].floor_usage == pytest.approx(0.3)
-        assert faults[0].readings is not None
-        assert faults[0].readings >= POLICY.held_floor_readings
+        assert faults[0].readings == 61
 
     def test_one_idle_reading_under_the_floor_starts_it_anew(self) -> None:
         samples = [
@@ -267,6 +266,17 @@ class TestHeldFloor:
 
     def test_too_few_idle_readings_are_no_proof(self) -> None:
         assert all(v.state is not State.FAULT for v in run(self.traffic(0, 3000, 0.3, every_n=60))[1])
+
+    def test_the_window_holds_exactly_its_readings(self) -> None:
+        """One idle reading 895 s before the last, nineteen at the end: twenty in the window."""
+        idle_at = {1000, *range(1500, 1595, 5)}
+        samples = [
+            sample(float(t), 0.3, int(t not in idle_at), generation_tokens=1000.0 + t, iterations=float(t))
+            for t in range(0, 1905, 5)
+        ]
+        found = {v.t: v.state for v in run(samples)[1]}
+        assert (found[1590], found[1895], found[1900]) == (State.FAULT, State.FAULT, State.FAULT)
+        assert run([*samples[:-1], replace(samples[-1], t=1905.0)])[1][-1].state is State.SUSPECT
 
     def test_a_restart_starts_it_anew(self) -> None:
         after = [replace(s, process_start=700.0) for s in self.traffic(605, 1400, 0.3)]
@@ -392,10 +402,10 @@ def test_every_transition_is_in_the_table_or_raises(phase: Phase, event: Event) 
 
 
 def test_the_state_of_an_engine_stays_small() -> None:
-    """A day of the fullest history: every reading idle and above the floor, in a bucket of its own."""
+    """A day of the fullest history: every reading idle and above the floor."""
     state, sizes = EngineState(), []
     for i in range(17_280):
         moving = {"generation_tokens": 1000.0 + i, "iterations": 900.0 + i}
         state, _ = step(state, sample(5.0 * i, 0.3 + 0.0001 * (i % 7), 0, **moving), POLICY)
-        sizes.append(len(state.floor.buckets) + len(state.trends.creep_lows))
-    assert max(sizes) <= 31 + POLICY.creep_buckets
+        sizes.append(len(state.floor.times) + len(state.trends.creep_lows))
+    assert max(sizes) == POLICY.held_floor_readings + POLICY.creep_buckets

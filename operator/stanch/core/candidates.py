@@ -42,14 +42,13 @@ def candidates(
         # Two equal readings of a busy engine are ordinary: no word of NoProgress before half its hold.
         if holding is not Signature.NO_PROGRESS or held >= most / 2:
             found.append(Candidate(holding, held, most, cap(holding, policy, role, quiet), 0 < most <= held))
-    if role in (Role.DECODE, Role.UNKNOWN) and floor.buckets:
+    if role in (Role.DECODE, Role.UNKNOWN) and floor.times:
         most = limit(Signature.HELD_FLOOR, policy, role, sample)
-        readings, low = floor.seen(sample.t, policy)
-        least = policy.held_floor_readings
+        readings, least = floor.readings(sample.t, policy), policy.held_floor_readings
         if floor.held >= most / 2 and readings >= ceil(least / 2):
             due = floor.held >= most and readings >= least
             why = cap(Signature.HELD_FLOOR, policy, role, quiet)
-            found.append(Candidate(Signature.HELD_FLOOR, floor.held, most, why, due, low, readings))
+            found.append(Candidate(Signature.HELD_FLOOR, floor.held, most, why, due, floor.low, floor.count))
     return found
 
 

@@ -61,7 +61,7 @@ class Policy:
         20,
         "Idle readings that the window must hold, so that chance does not explain it.",
         least=1,
-        most=10_000,
+        most=1_000,
     )
     deferred_stall_seconds: float = setting(
         120.0,

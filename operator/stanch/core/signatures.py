@@ -13,7 +13,6 @@ from stanch.core.verdict import Cap, Signature
 
 # A process start is printed to 10 ms and does not move while the process lives.
 _START_TOLERANCE_SECONDS = 1.0
-_WINDOW_BUCKETS = 30
 
 _PRODUCERS = (Role.PREFILL, Role.BOTH)
 
@@ -171,39 +170,32 @@ def floor_window(policy: Policy) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The lowest idle usage of a window, in at most 31 buckets.
+    """The idle readings since the last reset or the last one under the floor.
 
-    held: valid seconds since the last reset or the last idle reading under the floor. buckets: (number of the
-    bucket, idle readings in it, lowest usage of them), oldest first.
+    held: valid seconds since then. count, low: how many there were, and their lowest usage. times: of the
+    newest, as many as the window must hold, oldest first.
     """
 
     held: float = 0.0
-    buckets: tuple[tuple[int, int, float], ...] = ()
+    count: int = 0
+    low: float = 1.0
+    times: tuple[float, ...] = ()
 
     def after(self, sample: Sample, seconds: float, policy: Policy) -> Floor:
         """With one more valid reading, `seconds` of countable time after the last."""
         assert sample.usage is not None
-        held, buckets = self.held + seconds, self.buckets
-        if sample.running == 0 and sample.waiting == 0:
-            if sample.usage < policy.floor_ratio:
-                return NO_FLOOR
-            number = int(sample.t / (floor_window(policy) / _WINDOW_BUCKETS))
-            if buckets and buckets[-1][0] == number:
-                _, count, low = buckets[-1]
-                buckets = (*buckets[:-1], (number, count + 1, min(low, sample.usage)))
-            else:
-                oldest = number - _WINDOW_BUCKETS
-                buckets = (*(b for b in buckets if b[0] >= oldest), (number, 1, sample.usage))
-        return Floor(held, buckets)
+        held = self.held + seconds
+        if sample.running != 0 or sample.waiting != 0:
+            return Floor(held, self.count, self.low, self.times)
+        if sample.usage < policy.floor_ratio:
+            return NO_FLOOR
+        times = (*self.times, sample.t)[-policy.held_floor_readings :]
+        return Floor(held, self.count + 1, min(self.low, sample.usage), times)
 
-    def seen(self, t: float, policy: Policy) -> tuple[int, float | None]:
-        """(idle readings within the window before t, the lowest usage of them)."""
-        window = floor_window(policy)
-        oldest = (t - window) / (window / _WINDOW_BUCKETS)
-        inside = [b for b in self.buckets if b[0] >= oldest]
-        if not inside:
-            return 0, None
-        return sum(b[1] for b in inside), min(b[2] for b in inside)
+    def readings(self, t: float, policy: Policy) -> int:
+        """Idle readings within the window before t, counted up to as many as it must hold."""
+        start = t - floor_window(policy)
+        return sum(time >= start for time in self.times)
 
 
 NO_FLOOR = Floor()
