@@ -9,6 +9,7 @@ list of token ids, so a canary needs no tokenizer; `model` may be left out; the 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -25,9 +26,13 @@ from stanch.core.verdict import Answer, Verdict
 
 _SHORT = aiohttp.ClientTimeout(total=2.0)
 _BODY_LIMIT = 1 << 20
+# We send one token; a server may put a few of its own before it.
+_PROMPT_LIMIT = 16
 # vLLM sets its gauges after it has answered, and they were seen to lag by 3 to 6 s on a busy machine.
 _SETTLE_SECONDS = 6.0
 _POLL_SECONDS = 0.25
+# While a canary is out the engine is read so often, to see whether it works.
+_WATCH_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +54,25 @@ async def _get(session: aiohttp.ClientSession, url: str) -> tuple[int, object] |
     """(status, JSON or None) of a small answer; None where there is none within two seconds."""
     try:
         async with session.get(url, timeout=_SHORT, allow_redirects=False) as response:
-            body = await response.content.read(_BODY_LIMIT)
-            try:
-                return response.status, await _json(response, body)
-            except ValueError:
-                return response.status, None
+            return response.status, _json(await _body(response))
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
         return None
 
 
-async def _json(response: aiohttp.ClientResponse, body: bytes) -> object:
-    import json
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """The whole body, however many pieces it comes in; cut where it is too long to be an answer to us."""
+    got = bytearray()
+    while len(got) <= _BODY_LIMIT and (chunk := await response.content.readany()):
+        got += chunk
+    return bytes(got[:_BODY_LIMIT])
 
-    return json.loads(body.decode(response.get_encoding())) if body else None
+
+def _json(body: bytes) -> object:
+    """What the body says; None where it is not JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
 async def version(session: aiohttp.ClientSession, base: str) -> str | None:
@@ -108,8 +119,9 @@ async def _asleep(session: aiohttp.ClientSession, base: str) -> bool:
 async def canary(session: aiohttp.ClientSession, address: Address, deadline_seconds: float) -> Canary:
     """One request of one token to the engine's own port, under an id of its own; every end is an outcome."""
     started = time.monotonic()
+    status: int | None = None
 
-    def end(outcome: Outcome, status: int | None = None, detail: str = "") -> Canary:
+    def end(outcome: Outcome, detail: str = "") -> Canary:
         return Canary(outcome, time.monotonic() - started, status, detail)
 
     try:
@@ -120,30 +132,52 @@ async def canary(session: aiohttp.ClientSession, address: Address, deadline_seco
             timeout=aiohttp.ClientTimeout(total=deadline_seconds),
             allow_redirects=False,
         ) as response:
-            body = await response.content.read(_BODY_LIMIT)
             status = response.status
-            if 400 <= status < 500:
-                return end(Outcome.REJECTED, status, _said(body))
-            if status != HTTPStatus.OK:
-                return end(Outcome.FAILED, status, _said(body))
-            try:
-                usage = (await _json(response, body))["usage"]  # type: ignore[index]
-                generated, prompt = float(usage["completion_tokens"]), float(usage["prompt_tokens"])
-            except (ValueError, TypeError, KeyError, LookupError):
-                # A 200 without a token is no answer: a server that is shutting down gives those.
-                return end(Outcome.FAILED, status, "an answer without a token")
-            if generated < 1:
-                return end(Outcome.FAILED, status, "an answer without a token")
-            return Canary(Outcome.FINISHED, time.monotonic() - started, status, "", generated, prompt)
+            body = await _body(response)
     except asyncio.TimeoutError:
-        return end(Outcome.TIMED_OUT)
+        # vLLM sends the head of an answer when its token is there: a body that does not end is no hang.
+        return end(Outcome.TIMED_OUT) if status is None else end(_refusal(status), "an answer without an end")
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return end(Outcome.UNREACHABLE, None, str(error) or type(error).__name__)
+        return end(Outcome.UNREACHABLE if status is None else _refusal(status), _trouble(error))
+    if status != HTTPStatus.OK:
+        return end(_refusal(status), _said(body))
+    if (counted := _tokens(_json(body))) is None:
+        # A 200 without a token is no answer: a server that is shutting down gives those.
+        return end(Outcome.FAILED, "an answer without a token")
+    return Canary(Outcome.FINISHED, time.monotonic() - started, status, "", *counted)
+
+
+def _refusal(status: int) -> Outcome:
+    return Outcome.REJECTED if 400 <= status < 500 else Outcome.FAILED
+
+
+def _tokens(data: object) -> tuple[float, float] | None:
+    """(generated, prompt) tokens of an answer; None where it names no token that was generated."""
+    usage = data.get("usage") if isinstance(data, dict) else None
+    if not isinstance(usage, dict):
+        return None
+    generated, prompt = usage.get("completion_tokens"), usage.get("prompt_tokens")
+    if type(generated) is not int or type(prompt) is not int:
+        return None
+    # More than we asked for is not our answer, and would hide other people's tokens.
+    return (float(generated), float(prompt)) if generated == 1 and 0 <= prompt <= _PROMPT_LIMIT else None
+
+
+def _trouble(error: Exception) -> str:
+    """Why there was no answer, in words."""
+    if isinstance(error, ConnectionRefusedError) or (
+        isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError)
+    ):
+        return "the connection was refused"
+    if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionError)):
+        return "the connection was closed before the answer's end"
+    return " ".join(str(error).split())[:120] or type(error).__name__
 
 
 def _said(body: bytes) -> str:
     """The start of an error's text, on one line."""
-    return " ".join(body[:200].decode(errors="replace").split())[:120]
+    text = " ".join(body[:400].decode(errors="replace").split())[:120]
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 async def confirm(
@@ -163,27 +197,26 @@ async def confirm(
             Answer.INCONCLUSIVE, f"no canary was sent, since the engine cannot be read: {unfit}"
         ), None
     # Up to vLLM 0.16 a sleeping engine would run a request on memory that it has given back.
-    if before.lifecycle is Lifecycle.ASLEEP or await _asleep(session, address.base):
-        return Ruling(Answer.VETOED, "no canary was sent, since it is asleep"), None
+    if before.lifecycle is not None or await _asleep(session, address.base):
+        state = (before.lifecycle or Lifecycle.ASLEEP).value
+        return Ruling(Answer.VETOED, f"no canary was sent, since it is {state}"), None
     sent = asyncio.ensure_future(canary(session, address, policy.canary_seconds))
     after: list[Sample] = []
     try:
-        while True:
-            done, _ = await asyncio.wait((sent,), timeout=1.0)
-            if done:
-                break
-            after.append(await read())
-        result = sent.result()
-        if result.outcome is Outcome.FINISHED:
-            after = await _settled(before, result, read)
-        else:
+        while not (await asyncio.wait((sent,), timeout=_WATCH_SECONDS))[0]:
             after.append(await read())
     finally:
         sent.cancel()
-    evidence = Evidence(
-        result, before, after, await healthy(session, address.base), await paused(session, address.base)
-    )
-    return judge(verdict, evidence, policy), result
+        await asyncio.wait((sent,))
+    result = sent.result()
+    health_ok, pause = False, Paused.UNKNOWN
+    if result.outcome is Outcome.FINISHED:
+        after = await _settled(before, result, read)
+    elif result.outcome is Outcome.TIMED_OUT:
+        after.append(await read())
+        # Of no other outcome do these two decide.
+        health_ok, pause = await asyncio.gather(healthy(session, address.base), paused(session, address.base))
+    return judge(verdict, Evidence(result, before, after, health_ok, pause), policy), result
 
 
 async def _settled(before: Sample, result: Canary, read: Callable[[], Awaitable[Sample]]) -> list[Sample]:
