@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from stanch.core.policy import PIN_MARGIN_SECONDS, Policy
-from stanch.core.sample import Role, Sample, problem
-from stanch.core.signatures import canary_cost, movement, restarted
+from stanch.core.report import percent
+from stanch.core.sample import Role, Sample, counted, problem
+from stanch.core.signatures import Move, canary_cost, movement, restarted
 from stanch.core.verdict import Answer, Signature, Verdict
 
 
@@ -76,14 +77,15 @@ def judge(verdict: Verdict, evidence: Evidence, policy: Policy) -> Ruling:
         return _timed_out(verdict, evidence, policy)
     status = "" if canary.status is None else f" with HTTP {canary.status}"
     detail = f" ({canary.detail})" if canary.detail else ""
-    return _undecided(f"the canary was {_VERB[canary.outcome]}{status}{detail}, which proves nothing")
+    return _undecided(f"the canary {_END[canary.outcome]}{status}{detail}, which proves nothing")
 
 
-_VERB = {
-    Outcome.REJECTED: "rejected",
-    Outcome.FAILED: "answered by an error",
-    Outcome.UNREACHABLE: "refused",
+_END = {
+    Outcome.REJECTED: "was rejected",
+    Outcome.FAILED: "failed",
+    Outcome.UNREACHABLE: "had no answer",
 }
+_QUEUES = (Signature.QUEUE_DEADLOCK, Signature.DEFERRED_STALL)
 
 
 def _undecided(cause: str, *, restart_hold: bool = False) -> Ruling:
@@ -96,6 +98,10 @@ def _barred(verdict: Verdict, policy: Policy) -> str | None:
         return "the role is not known, and on a prefill engine the same page is a lease"
     if verdict.role is not Role.DECODE and verdict.signature is not Signature.PRODUCER_STRANDED:
         return f"a canary proves nothing about {verdict.signature_name} on a {verdict.role.value} engine"
+    if verdict.signature is Signature.PRODUCER_STRANDED and verdict.held_seconds < 2 * policy.lease:
+        return f"what a prefill holds may be leased for {2 * policy.lease:.0f} s"
+    if verdict.signature is Signature.PRODUCER_STRANDED and verdict.cap is not None:
+        return "a decode may still read what a prefill holds"
     if policy.may_be_bidirectional:
         pin = policy.kv_pin_seconds + PIN_MARGIN_SECONDS
         if verdict.signature is Signature.HELD_FLOOR:
@@ -112,37 +118,57 @@ def _finished(verdict: Verdict, evidence: Evidence, policy: Policy) -> Ruling:
         return _undecided(f"the canary was answered, but the engine could not be read around it: {why}")
     if restarted(before, after):
         return _undecided("the engine restarted meanwhile")
-    assert before.usage is not None and after.usage is not None  # noqa: PT018
-    assert before.waiting is not None and after.waiting is not None  # noqa: PT018
+    if verdict.signature is Signature.NO_PROGRESS:
+        return Ruling(Answer.VETOED, "it answered a canary, so it does make progress")
     canary = evidence.canary
     move, _ = movement(before, after, canary_cost(canary.generation_tokens, canary.prompt_tokens))
-    signature = verdict.signature
-    if signature is Signature.NO_PROGRESS:
-        return Ruling(Answer.VETOED, "it answered a canary, so it does make progress")
-    if signature in (Signature.QUEUE_DEADLOCK, Signature.DEFERRED_STALL):
-        if move.progressed or after.running or after.waiting < before.waiting:
-            return Ruling(Answer.VETOED, "after a canary the queue moved")
-    else:
-        if after.usage < policy.floor_ratio:
-            return Ruling(
-                Answer.VETOED,
-                f"after a canary it holds {after.usage:.0%}, not {before.usage:.0%}: the gauge was stale",
-            )
-        if signature is not Signature.HELD_FLOOR and move.progressed:
-            return Ruling(Answer.VETOED, "requests were served meanwhile")
-        if after.running or after.waiting:
-            return _undecided("requests arrived while the canary ran")
-    if after.usage < before.usage:
-        return _undecided(
-            f"after a canary the usage fell from {before.usage:.0%} to {after.usage:.0%}", restart_hold=True
-        )
+    judge_it = _queue if verdict.signature in _QUEUES else _held
+    if (early := judge_it(verdict, before, after, move, policy)) is not None:
+        return early
     if (bar := _barred(verdict, policy)) is not None:
         return _undecided(f"the canary was answered and nothing was freed, yet {bar}")
-    return Ruling(
-        Answer.CONFIRMED,
-        f"a canary was answered in {canary.seconds:.1f} s and freed nothing: {after.usage:.0%} still held"
-        if signature not in (Signature.QUEUE_DEADLOCK, Signature.DEFERRED_STALL)
-        else f"a canary was answered in {canary.seconds:.1f} s, yet the queue stands",
+    took = f"a canary was answered in {canary.seconds:.1f} s"
+    if verdict.signature in _QUEUES:
+        return Ruling(Answer.CONFIRMED, f"{took}, yet the queue stands")
+    return Ruling(Answer.CONFIRMED, f"{took} and freed nothing: {percent(after.usage)} still held")
+
+
+def _queue(verdict: Verdict, before: Sample, after: Sample, move: Move, policy: Policy) -> Ruling | None:
+    """What a finished canary says of a queue that stood still; None: it still stands."""
+    if move.progressed or after.running:
+        return Ruling(Answer.VETOED, "after a canary the queue moved")
+    if not after.waiting and (after.usage or 0.0) < policy.floor_ratio:
+        return Ruling(Answer.VETOED, "after a canary nothing waits and nothing is held")
+    if (after.waiting or 0.0) < (before.waiting or 0.0) or not after.waiting:
+        # Clients that give up make a queue shorter, and their blocks may be held for ever.
+        return _undecided("requests left the queue while the canary ran, yet none was served")
+    return _fell(before.usage, after.usage)
+
+
+def _held(verdict: Verdict, before: Sample, after: Sample, move: Move, policy: Policy) -> Ruling | None:
+    """What a finished canary says of held blocks; None: they are held as before."""
+    if (after.usage or 0.0) < policy.floor_ratio:
+        return Ruling(
+            Answer.VETOED,
+            f"after a canary it holds {percent(after.usage)}, not {percent(verdict.usage)}: nothing leaked",
+        )
+    if after.running or after.waiting:
+        return _undecided("requests arrived while the canary ran")
+    if verdict.signature is Signature.HELD_FLOOR:
+        # The leak under traffic: what a busy moment held says nothing, so compare with the idle ones.
+        busy = before.running or before.waiting
+        return _fell(verdict.floor_usage if busy else before.usage, after.usage)
+    if move.progressed:
+        # That the engine serves does not free what it holds: no veto.
+        return _undecided("requests were served while the canary ran")
+    return _fell(before.usage, after.usage)
+
+
+def _fell(before: float | None, after: float | None) -> Ruling | None:
+    if before is None or after is None or after >= before:
+        return None
+    return _undecided(
+        f"after a canary the usage fell from {percent(before)} to {percent(after)}", restart_hold=True
     )
 
 
@@ -157,7 +183,11 @@ def _timed_out(verdict: Verdict, evidence: Evidence, policy: Policy) -> Ruling:
     readings = (evidence.before, *evidence.after)
     if len(readings) < 2 or any(problem(r) is not None for r in readings):
         return _undecided(f"{lead}, but the engine could not be read meanwhile")
-    if evidence.before.iterations is None:
+    if any(restarted(evidence.before, r) for r in evidence.after):
+        return _undecided(f"{lead}, but the engine restarted meanwhile")
+    if (state := next((r.lifecycle for r in readings if r.lifecycle is not None), None)) is not None:
+        return _undecided(f"{lead}, but the engine is {state.value}")
+    if any(counted(r.iterations) is None for r in readings):
         return _undecided(f"{lead}, but without an iteration counter a long prefill cannot be ruled out")
     shows = {(r.usage, r.iterations, r.generation_tokens, r.prompt_tokens) for r in readings}
     if len(shows) > 1:
