@@ -93,7 +93,7 @@ def by_filter(short: bytes, whole: bytes) -> Handler:
 
 @asynccontextmanager
 async def vllm_metrics(app: Callable[..., Awaitable[None]], whole: Callable[[], bytes]) -> AsyncIterator[str]:
-    """A server with an ASGI app below /metrics/ and another handler on /metrics itself, as in vLLM 0.9 .. 0.33.
+    """A server with an ASGI app below /metrics/ and another handler on /metrics itself, as vLLM 0.9 .. 0.33.
 
     (vllm/entrypoints/openai/api_server.py mounts prometheus_client's app after the instrumentator's route.)
     """

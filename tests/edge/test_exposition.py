@@ -7,9 +7,9 @@ from math import isnan
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 from stanch.edge.exposition import MAX_ENGINES, EngineReading, read
 from stanch.edge.families import FAMILIES, names_to_ask, spellings
-
 from tests.edge.pages import TINY, page, parsed, recorded
 
 pytestmark = pytest.mark.unit
@@ -308,6 +308,8 @@ def test_workers_of_ray_that_share_a_label_are_not_mixed_up() -> None:
     [
         pytest.param(["process_start_time_seconds 1.79596792852e+09"], 1795967928.52, id="as served"),
         pytest.param([], None, id="multi-process mode"),
+        pytest.param(["process_start_time_seconds NaN"], None, id="NaN"),
+        pytest.param(["process_start_time_seconds -1"], None, id="negative"),
         pytest.param(["process_start_time_seconds 1", "process_start_time_seconds 2"], None, id="two"),
     ],
 )

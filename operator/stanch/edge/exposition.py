@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 
 from stanch.edge.families import (
     BY_FIELD,
@@ -155,7 +156,9 @@ def read(body: bytes) -> Page:
         if labels is None or number is None:
             return Page(problem=f"the line of {name.decode()} is malformed")
         if name == _PROCESS_START:
-            start.add(number)
+            # One that is no time at all is as good as none: a NaN would differ at every look.
+            if isfinite(number) and number > 0:
+                start.add(number)
             continue
         model, engine, series = labels
         values = engines.setdefault((model, engine), {}).setdefault(name, {})
