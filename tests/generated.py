@@ -28,7 +28,7 @@ def states() -> str:
         [
             "# States of an engine",
             "",
-            "Made from the table in `operator/stanch/core/detector.py` (`make fmt`); what is not in it raises.",
+            "Made from the table of `operator/stanch/core/detector.py`; what is not in it raises.",
             "",
             "```mermaid",
             "stateDiagram-v2",
