@@ -89,16 +89,17 @@ class Board:
     def _tell(self, verdict: Verdict) -> None:
         """A line where a verdict is not the one told last; what a single reading showed is noise."""
         what, told = (verdict.state, verdict.signature), self._told.setdefault(verdict.engine, [])
-        if verdict.state is State.SUSPECT and (not verdict.held_seconds or what in told):
+        if verdict.state is State.SUSPECT and not verdict.held_seconds:
             return
-        # Requests run between two readings of a suspect: that is not the end of a suspicion.
-        if verdict.state is State.HEALTHY and all(state is State.SUSPECT for state, _ in told):
-            return
-        if what[0] is not State.SUSPECT and told and told[-1] == what:
-            return
-        if what[0] is State.HEALTHY:
+        if verdict.state is State.HEALTHY:
+            # Requests run between two readings of a suspect: that is not the end of a suspicion.
+            if all(state is State.SUSPECT for state, _ in told):
+                return
             told.clear()
-        told.append(what)
+        elif what in told:
+            return
+        else:
+            told.append(what)
         self._out.say(f"watchdog: {verdict.state.value}: {sentence(verdict)}", verdict.state)
 
 

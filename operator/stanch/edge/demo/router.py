@@ -93,7 +93,7 @@ class Router:
 
     async def _send(self, session: aiohttp.ClientSession, number: int) -> None:
         words = self._random.randint(192, 448)
-        tokens = self._random.randint(6, 14)
+        tokens = self._random.randint(4, 8)
         ask = PdRequest(f"demo-{self._seed}-{number}", "word " * words, tokens, PATIENCE_SECONDS)
         counts = self._counts
         counts.sent += 1
