@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stanch.core.sample import Role
+from stanch.core.sample import Role, counted
 from stanch.core.verdict import Answer, Cap, Signature, State, Verdict
 
 SCHEMA = "stanch.verdict/1"
@@ -11,7 +11,7 @@ _CAPS = {
     Cap.NO_FLEET: "only a suspicion, since what a prefill may hold depends on its decodes: name them too",
     Cap.DECODE_WAITS: "only a suspicion, since a decode of its deployment waits or parks, or just did",
     Cap.MAY_BE_PINNED: "only a suspicion, since a bidirectional decode pins its finished turns",
-    Cap.ROLE_UNKNOWN: "only a suspicion, since its role is not known: say --role decode or prefill",
+    Cap.ROLE_UNKNOWN: "only a suspicion, since its role is not known: say whether it is decode or prefill",
 }
 
 _OTHER_CAUSES = (
@@ -38,7 +38,7 @@ def record(verdict: Verdict, *, one_look: bool = False, scenario: str | None = N
         "reason": sentence(verdict, one_look=one_look),
         "limit_seconds": verdict.limit_seconds,
         "idle_seconds": verdict.idle_seconds,
-        "deferred": verdict.deferred,
+        "deferred": counted(verdict.deferred),
         "floor_usage": verdict.floor_usage,
         "readings": verdict.readings,
         "cap": verdict.cap.value if verdict.cap else None,
@@ -63,11 +63,18 @@ def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
         )
     text = _pattern(verdict)
     if one_look:
+        if verdict.signature is Signature.PRODUCER_STRANDED:
+            text += "; a prefill holds blocks for its decodes until its lease ends"
         text += f"; one look cannot tell for how long: watch it with --for {_watch_for(verdict)}"
     else:
         text += _limit(verdict)
-    if verdict.cap is not None:
-        text += f"; {_CAPS[verdict.cap]}"
+    if verdict.signature is Signature.HELD_FLOOR:
+        text += ": a leak under traffic"
+    cap = verdict.cap
+    if one_look and verdict.role is Role.UNKNOWN and verdict.signature is not Signature.NO_PROGRESS:
+        cap = Cap.ROLE_UNKNOWN  # asked for at once, not only when the hold has passed
+    if cap is not None:
+        text += f"; {_CAPS[cap]}"
     if verdict.signature is Signature.DEFERRED_STALL:
         text += f"; {_OTHER_CAUSES}"
     if verdict.confirmation is Answer.CONFIRMED:
@@ -110,15 +117,19 @@ def _healthy(verdict: Verdict, one_look: bool) -> str:
     if verdict.lifecycle is not None:
         return f"{name} is {verdict.lifecycle.value}, so holding KV cache and standing still mean nothing"
     used = f"{percent(verdict.usage)} of its KV cache in use"
-    if verdict.running or verdict.waiting:
+    if verdict.running:
         text = f"{name} is at work: {verdict.running:g} running, {verdict.waiting:g} waiting, {used}"
-    elif verdict.idle_seconds == 0 and verdict.usage and not one_look:
-        text = f"{name} is between requests with {used}"
+        blind_spot = "cannot see a stall (--for 310 does)"
+        if verdict.role in (Role.DECODE, Role.UNKNOWN):
+            blind_spot = "cannot see a stall (--for 310 does) or a leak under traffic (--for 910)"
+    elif verdict.waiting:
+        text = f"{name} has {_requests(verdict.waiting)} waiting and none running, {used}"
+        blind_spot = "cannot see a stall (--for 310 does)"
     else:
-        text = f"{name} is idle with {used}"
-    if one_look:
-        text += "; one look cannot see a leak under traffic or a stall: watch it with --for 130"
-    return text
+        between = verdict.idle_seconds == 0 and verdict.usage and not one_look
+        text = f"{name} is {'between requests' if between else 'idle'} with {used}"
+        blind_spot = "cannot tell whether an idle engine would answer"
+    return f"{text}; one look {blind_spot}" if one_look else text
 
 
 def _pattern(verdict: Verdict) -> str:
@@ -133,7 +144,7 @@ def _pattern(verdict: Verdict) -> str:
     if signature is Signature.HELD_FLOOR:
         return (
             f"{name} held at least {percent(verdict.floor_usage)} of its KV cache in each of "
-            f"{verdict.readings} idle readings over {verdict.held_seconds:.0f} s: a leak under traffic"
+            f"{verdict.readings} idle readings over {verdict.held_seconds:.0f} s"
         )
     queue = _requests(verdict.waiting)
     if signature is Signature.DEFERRED_STALL:
