@@ -12,7 +12,9 @@ import asyncio
 import gzip
 import json
 import socket
+import sys
 import time
+from collections import Counter
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -82,9 +84,11 @@ def _response(body: bytes) -> bytes:
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, pages: Pages, requests: list[int]) -> None:
+    """counts: what each client (the word before the slash of its User-Agent) asked and got, in bytes."""
+
+    def __init__(self, pages: Pages, counts: Counter[str]) -> None:
         self._pages = pages
-        self._requests = requests
+        self._counts = counts
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -97,27 +101,33 @@ class _Connection(asyncio.Protocol):
         self._rest += data
         while b"\r\n\r\n" in self._rest:
             head, _, self._rest = self._rest.partition(b"\r\n\r\n")
-            self._requests[0] += 1
-            self._transport.write(self._pages.answer(head.split(b" ", 2)[1], self._target))
+            answer = self._pages.answer(head.split(b" ", 2)[1], self._target)
+            client = _client(head)
+            self._counts[f"{client} requests"] += 1
+            self._counts[f"{client} received"] += len(answer)
+            self._counts[f"{client} sent"] += len(head) + 4
+            self._transport.write(answer)
+
+
+def _client(head: bytes) -> str:
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b": ")
+        if name.lower() == b"user-agent":
+            return value.partition(b"/")[0].decode().lower()
+    return "unknown"
 
 
 async def _serve(targets: int, port: int) -> None:
     pages = Pages(recorded_pages())
-    requests = [0]
+    counts: Counter[str] = Counter()
     loop = asyncio.get_running_loop()
     for index in range(targets):
         listener = socket.create_server((address(index), port), backlog=16)
-        await loop.create_server(lambda: _Connection(pages, requests), sock=listener)
+        await loop.create_server(lambda: _Connection(pages, counts), sock=listener)
     print("ready", flush=True)
-    # Ends when whoever started it closes its input.
-    await loop.run_in_executor(None, input_ended)
-
-
-def input_ended() -> None:
-    import sys
-
-    while sys.stdin.buffer.read(1):
-        pass
+    # A line on its input asks for the counts; the end of the input is its own end.
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(json.dumps(counts), flush=True)
 
 
 if __name__ == "__main__":
