@@ -211,6 +211,8 @@ class Engine:
             transfer["kv_connector_extra_config"] = dict(spec.connector)
         command = [str(self._installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(self._model)]
         command += ["--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(self._port)]
+        # A look a second would bury what the log has to tell.
+        command += ["--disable-uvicorn-access-log"]
         command += ["--load-format", "dummy", "--enforce-eager", "--max-num-seqs", "16", "--block-size", "32"]
         # One block is vLLM's own null block.
         command += [

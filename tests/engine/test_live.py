@@ -48,8 +48,9 @@ def test_prefill_engine_within_its_lease(clean_pair: Pair) -> None:
     clean_pair.unread_prefill()
     until(lambda: clean_pair.usage(clean_pair.prefill) > 0, "blocks held for a reader")
     checked, watched = look(clean_pair.prefill.url, "prefill")
-    assert checked.exit_code == HEALTHY, str(checked)
-    assert watched.states() == ["healthy"], str(watched)
+    # Whether it is a suspect meanwhile is a matter of taste; longer than the hold, it must not be a fault.
+    assert checked.exit_code in (HEALTHY, SUSPECT), str(checked)
+    assert not {"fault", "blind"} & set(watched.states()), str(watched)
     # The lease outlived the look, or this showed nothing.
     assert watched.last["usage"] > 0, str(watched)
 
