@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
-from stanch.core.confirm import Canary, Ruling
+from stanch.core.confirm import Canary, Outcome, Ruling
 from stanch.core.detector import EngineState, IllegalTransitionError, answer, ask
 from stanch.core.policy import Policy, lease_of_version
 from stanch.core.sample import Role, Sample
@@ -20,6 +20,7 @@ from stanch.core.verdict import Answer, State, Verdict
 from stanch.edge import engine
 from stanch.edge.fetch import HEADERS
 from stanch.edge.reading import role_evidence
+from stanch.edge.resolver import Resolver
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.targets import Watched
 
@@ -72,8 +73,9 @@ class Live:
         self._roles: dict[str, Role] = {}
         self._restarts: dict[str, float | None] = {}
         self._learning: set[asyncio.Task[None]] = set()
+        self._version_asked: dict[str, float] = {}
         self._asked: dict[str, float] = {}
-        self._asking: dict[str, asyncio.Task[tuple[Ruling, Canary | None]]] = {}
+        self._asking: dict[str, tuple[Verdict, asyncio.Task[tuple[Ruling, Canary | None]]]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     async def learn_versions(self) -> None:
@@ -81,12 +83,16 @@ class Live:
         await asyncio.gather(*(self._learn(one) for one in self.watched.values()))
 
     async def _learn(self, watched: Watched) -> None:
+        self._version_asked[watched.target.name] = self.clock()
         async with self._gate:
             self.versions[watched.target.name] = await engine.version(self._session, watched.base)
 
     async def look(self) -> None:
         """Scrape every target once, now."""
-        for scrape in await asyncio.gather(*(self._scraper.once(w.target) for w in self.watched.values())):
+        await self._read(list(self.watched.values()))
+
+    async def _read(self, watched: Sequence[Watched]) -> None:
+        for scrape in await asyncio.gather(*(self._scraper.once(one.target) for one in watched)):
             self.take(scrape)
 
     def take(self, scrape: Scrape) -> None:
@@ -99,7 +105,11 @@ class Live:
         return watched.role or self._roles.get(watched.target.name, Role.UNKNOWN)
 
     async def turns(self, seconds: float | None) -> AsyncIterator[list[Judged]]:
-        """A turn every interval, for so long (None: until cancelled); the first one interval from now."""
+        """A turn every interval and one at the end of `seconds` (None: until cancelled).
+
+        The first is one interval from now. An engine that has not answered yet has no place in a turn, but in
+        the last, which waits for it.
+        """
         interval = self.policy.interval_seconds
         loop = asyncio.get_running_loop()
         running = asyncio.create_task(self._scraper.run(self.take))
@@ -107,12 +117,14 @@ class Live:
         number = 0
         try:
             while seconds is None or number * interval < seconds:
-                number += 1
-                # The last turn comes a little after the last scrape, so that it has something new to judge.
-                wait = start + number * interval - loop.time()
-                await asyncio.wait((running,), timeout=max(0.0, wait))
+                # Turns that were missed (the reader of our output was slow) are not made up for.
+                number = max(number + 1, int((loop.time() - start) / interval))
+                at = number * interval if seconds is None else min(number * interval, seconds)
+                await asyncio.wait((running,), timeout=max(0.0, start + at - loop.time()))
                 if running.done():
                     running.result()
+                if at == seconds:
+                    await self._read([one for name, one in self.watched.items() if name not in self._newest])
                 if self._newest:
                     yield self.turn()
         finally:
@@ -135,6 +147,11 @@ class Live:
         self._fleet, result = turn(self._fleet, readings, self.policy, now)
         self.blind_fleet = result.blind_fleet
         self._notice_restarts(zip(result.verdicts, scrapes, strict=True))
+        for name, scrape in self._newest.items():
+            # One that was down, or still starting, when it was asked.
+            unknown = name in self.versions and self.versions[name] is None and scrape.problem is None
+            if unknown and now - self._version_asked[name] >= _ASK_AGAIN_SECONDS:
+                self._learn_again(name)
         return [
             Judged(self.watched[scrape.target.name], verdict, scrape)
             for verdict, scrape in zip(result.verdicts, scrapes, strict=True)
@@ -146,10 +163,13 @@ class Live:
             restarted = self._fleet.engines[verdict.engine].restarted_t
             if restarted != self._restarts.get(verdict.engine):
                 self._restarts[verdict.engine] = restarted
-                self.versions.pop(scrape.target.name, None)
-                task = asyncio.ensure_future(self._learn(self.watched[scrape.target.name]))
-                self._learning.add(task)
-                task.add_done_callback(self._learning.discard)
+                self._learn_again(scrape.target.name)
+
+    def _learn_again(self, name: str) -> None:
+        self.versions.pop(name, None)
+        task = asyncio.ensure_future(self._learn(self.watched[name]))
+        self._learning.add(task)
+        task.add_done_callback(self._learning.discard)
 
     def _aged(self, sample: Sample, now: float) -> Sample:
         """The sample, or where no newer one came for long, the same with its age."""
@@ -165,17 +185,17 @@ class Live:
     async def confirm(self, judged: Judged) -> Judged:
         """Ask one engine about its verdict, and enter what it says."""
         self._send(judged)
-        task = self._asking.pop(judged.verdict.engine)
-        await asyncio.wait((task,))
-        return self._enter(judged, task)
+        name = judged.verdict.engine
+        await asyncio.wait((self._asking[name][1],))
+        return self._enter(judged)
 
     def ask_in_background(self, judged: Sequence[Judged]) -> list[Judged]:
         """Ask about every fault that was not asked about; the turn with what the answers so far changed."""
         found = []
         for one in judged:
             name = one.verdict.engine
-            if name in self._asking and self._asking[name].done():
-                one = self._enter(one, self._asking.pop(name))
+            if name in self._asking and self._asking[name][1].done():
+                one = self._enter(one)
             if self._is_due(one.verdict):
                 self._send(one)
             found.append(one)
@@ -204,28 +224,35 @@ class Live:
             return Sample(scrape.t, name, blind="it is no longer on the page")
 
         self._asked[name] = self.clock()
-        self._asking[name] = asyncio.ensure_future(
-            engine.confirm(self._session, address, judged.verdict, self._policy(judged.watched), read)
-        )
+        policy = self._policy(judged.watched)
+        task = asyncio.ensure_future(engine.confirm(self._session, address, judged.verdict, policy, read))
+        self._asking[name] = judged.verdict, task
 
-    def _enter(self, judged: Judged, task: asyncio.Task[tuple[Ruling, Canary | None]]) -> Judged:
-        ruling, sent = task.result()
+    def _enter(self, judged: Judged) -> Judged:
+        """With the answer that has come, if the engine still shows what it was asked about."""
         name = judged.verdict.engine
-        state = self._fleet.engines[name]
-        if sent is None:
-            state = replace(state, owed=NOTHING_OWED)
+        asked, task = self._asking.pop(name)
+        ruling, sent = task.result()
+        state = self._fleet.engines.get(name)
+        if state is None or (now := state.verdict) is None:
+            return judged  # it has left its page
+        if sent is None or sent.outcome is Outcome.REJECTED:
+            # It ran nothing, so whatever moves is other people's.
+            self._put(name, state := replace(state, owed=NOTHING_OWED))
+        if now.signature is not asked.signature or now.held_seconds < asked.held_seconds:
+            return judged  # another pattern, or the same one anew: not what it was asked about
         try:
             state, verdict = answer(state, ruling.answer, ruling.cause, restart_hold=ruling.restart_hold)
         except IllegalTransitionError:
             return judged  # it is no longer under suspicion, so there is nothing to answer
         self._put(name, state)
-        return replace(judged, verdict=verdict)
+        return replace(judged, verdict=replace(verdict, warnings=judged.verdict.warnings))
 
     def _put(self, name: str, state: EngineState) -> None:
         self._fleet = replace(self._fleet, engines={**self._fleet.engines, name: state})
 
     async def close(self) -> None:
-        tasks = [*self._asking.values(), *self._learning]
+        tasks = [*(task for _, task in self._asking.values()), *self._learning]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -233,13 +260,10 @@ class Live:
 
 def _rank(judged: Judged) -> int | None:
     """The engine's place among those of its page: X-data-parallel-rank counts the server's own engines."""
-    engines = judged.scrape.page.engines
-    if len(engines) < 2:
-        return None
-    names = [sample.engine for sample in judged.scrape.samples[: len(engines)]]
-    labels = {name: page.engine for name, page in zip(names, engines, strict=True)}
-    order = sorted(labels, key=lambda name: (not labels[name].isdigit(), labels[name].zfill(9)))
-    return order.index(judged.verdict.engine) if judged.verdict.engine in order else None
+    # NAME/LABEL: the samples also hold a rank that is missing from this page.
+    labels = {sample.engine.rpartition("/")[2] for sample in judged.scrape.samples}
+    order = sorted(labels, key=lambda label: (not label.isdigit(), label.zfill(9)))
+    return order.index(judged.verdict.engine.rpartition("/")[2]) if len(order) > 1 else None
 
 
 @asynccontextmanager
@@ -252,7 +276,13 @@ async def watching(
         targets = [one.target for one in watched]
         scraper = await stack.enter_async_context(Scraper(targets, policy.interval_seconds, clock=clock))
         session = await stack.enter_async_context(
-            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, headers=HEADERS)
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, resolver=Resolver()),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers=HEADERS,
+                auto_decompress=False,
+                trust_env=False,
+            )
         )
         live = Live(watched, scraper, session, policy, clock, api_key)
         stack.push_async_callback(live.close)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,9 @@ from stanch.edge.cli.options import (
     policy_options,
     read_key,
 )
+
+if TYPE_CHECKING:
+    from stanch.edge.live import Judged, Live
 
 
 @click.command()
@@ -63,6 +67,7 @@ def check(
         from stanch.edge.advice import advise
         from stanch.edge.live import watching
 
+        judged: list[Judged] = []
         async with watching(watched, policy, key) as live:
             versions = asyncio.ensure_future(live.learn_versions())
             if seconds is None:
@@ -74,7 +79,7 @@ def check(
                 async for turn in live.turns(seconds):
                     judged = turn
             if canary:
-                judged = [await live.confirm(j) if _is_askable(j.verdict.state) else j for j in judged]
+                judged = await asyncio.gather(*(_asked(live, one) for one in judged))
             advice = {name: advise(version) for name, version in live.versions.items()}
         if output == "json":
             for one in judged:
@@ -87,5 +92,6 @@ def check(
     return asyncio.run(look())
 
 
-def _is_askable(state: State) -> bool:
-    return state in (State.SUSPECT, State.FAULT)
+async def _asked(live: Live, judged: Judged) -> Judged:
+    """With the engine's own word, where there is something to ask."""
+    return await live.confirm(judged) if judged.verdict.state in (State.SUSPECT, State.FAULT) else judged
