@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.utils import floatToGoString
+
 from stanch.edge.demo.child import Child, StartError
 from stanch.edge.demo.engine import Engine, settings_from
-from stanch.edge.demo.page import Page, number
 from stanch.edge.demo.pd import GaveUpError, PdRequest, RequestFailedError, pd_request
 
 pytestmark = pytest.mark.unit
 
-RECORDING = Path(__file__).parents[1] / "data" / "recordings" / "0.29.0" / "decode.jsonl.gz"
 MODULE = "stanch.edge.demo.engine"
 USAGE, GENERATED = "vllm:kv_cache_usage_perc", "vllm:generation_tokens_total"
 
@@ -100,67 +94,6 @@ async def stuck(session: aiohttp.ClientSession, url: str) -> list[dict[str, Any]
 async def plant(session: aiohttp.ClientSession, url: str, requests: int) -> None:
     async with session.post(f"{url}/sim/plant", json={"requests": requests}) as answer:
         assert answer.status == 200
-
-
-def recorded() -> str:
-    with gzip.open(RECORDING, "rt") as lines:
-        for line in lines:
-            entry = json.loads(line)
-            if entry["scenario"] == "orphans_with_healthy_traffic":
-                return str(entry["body"])
-    raise AssertionError("the recording lacks the scenario")
-
-
-def shape(page: str) -> dict[str, tuple[str, ...]]:
-    """Per family: its HELP and TYPE lines and its series with their labels, without the values."""
-    found: dict[str, tuple[str, ...]] = {}
-    family = ""
-    for line in page.splitlines():
-        if line.startswith("# HELP "):
-            family = line.split(" ")[2]
-            found[family] = (line,)
-        else:
-            found[family] += (line if line.startswith("#") else line.rsplit(" ", 1)[0],)
-    return found
-
-
-def test_every_family_has_the_recorded_form() -> None:
-    """HELP and TYPE lines, label order, bucket bounds: to the letter, for every family that is simulated."""
-    real = shape(recorded())
-    page = Page("tiny", 1.0, {"block_size": "32"})
-    page.add("http_requests_total", handler="/v1/completions", method="POST", status="2xx")
-    ours = shape(page.text())
-    varying = {"vllm:cache_config_info", "http_requests_total", "http_requests_created"}
-    assert {name: form for name, form in ours.items() if name not in varying} == {
-        name: form for name, form in real.items() if name in ours and name not in varying
-    }
-    left_out = {name for name in real if name not in ours}
-    assert {re.sub("_created$", "", name) for name in left_out} == {
-        "http_request_size_bytes",
-        "http_response_size_bytes",
-        "http_request_duration_seconds",
-        "process_virtual_memory_bytes",
-        "process_open_fds",
-        "process_max_fds",
-        "python_info",
-    }
-    assert [name for name in real if name in ours] == list(ours)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        pytest.param(0, "0.0", id="zero"),
-        pytest.param(1 - 70 / 100, "0.30000000000000004", id="every bit"),
-        pytest.param(999999.5, "999999.5", id="below a million"),
-        pytest.param(1000000, "1e+06", id="a million"),
-        pytest.param(1245184, "1.245184e+06", id="Go's exponent"),
-        pytest.param(1.79596762277e9, "1.79596762277e+09", id="a Unix time"),
-        pytest.param(34359738368.0, "3.4359738368e+10", id="two digits"),
-    ],
-)
-def test_numbers_are_written_as_prometheus_client_writes_them(value: float, text: str) -> None:
-    assert number(value) == text == floatToGoString(value)  # type: ignore[no-untyped-call]
 
 
 def test_the_filter_is_honoured_after_the_slash_only() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from stanch.edge.demo.scheduler import (
     MOVES,
     Ask,

@@ -6,11 +6,13 @@ import asyncio
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
 from stanch.edge.demo.child import Child, StartError
+
+_Self = TypeVar("_Self", bound="Fleet")
 
 _ENGINE = "stanch.edge.demo.engine"
 _ROUTER = "stanch.edge.demo.router"
@@ -70,7 +72,7 @@ class Fleet:
         self._children: dict[str, Child] = {}
         self._session: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> Fleet:
+    async def __aenter__(self: _Self) -> _Self:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5))
         try:
             starts = (self._start_engine(name, 0) for name in _ROLES)

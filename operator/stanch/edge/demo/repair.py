@@ -53,8 +53,9 @@ class Deployment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long what may take, in seconds; these are the simulated fleet's, real engines need more."""
+    """How long what may take, in seconds; real engines need more. planted: requests that meet the defect."""
 
+    planted: int = 4
     look: float = 10.0
     detect: float = 60.0
     confirm: float = 40.0

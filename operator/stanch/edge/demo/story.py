@@ -30,7 +30,6 @@ from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 
 _DEPLOYMENT = "demo"
-_PLANTED = 4
 # A demo's patience: in production these are minutes.
 POLICY = Policy(interval_seconds=1.0).with_hold(8.0)
 _TROUBLE = (StepFailedError, NotInTimeError, StartError, aiohttp.ClientError, asyncio.TimeoutError)
@@ -105,10 +104,10 @@ async def _play(repair: Repair, out: Output, rng: random.Random) -> Incident:
             State.HEALTHY,
         )
         leaking = rng.choice([member.name for member in fleet.engines if member.role == "decode"])
-        await fleet.plant(leaking, _PLANTED)
+        await fleet.plant(leaking, repair.limits.planted)
         out.say(
-            f"the leak is planted: the next {_PLANTED} requests to {leaking} find nothing left to read and "
-            "are never reported, the defect of vLLM up to 0.29.0; the watchdog is not told"
+            f"the leak is planted: the next {repair.limits.planted} requests to {leaking} find nothing left to "
+            "read and are never reported, the defect of vLLM up to 0.29.0; the watchdog is not told"
         )
         async with prober.on(leaking):
             await steps.take("Observe", repair.observe)
