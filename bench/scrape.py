@@ -4,8 +4,8 @@
     python -m bench.scrape --growth                             Stanch alone at 250 .. 4,000 targets
 
 A target is an address of its own in 127.1.0.0/16, as pods have, one port; all are served by one process (see
-bench.page_server). Whole pages go out uncompressed, as vLLM's /metrics sends them (0.9 .. 0.33). Needs Debian's
-package of Prometheus: apt-get install prometheus. Linux only (it reads /proc).
+bench.page_server). Whole pages go out uncompressed, as vLLM's /metrics sends them (0.9 .. 0.33). Needs the
+Debian package of Prometheus: apt-get install prometheus. Linux only (it reads /proc).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from math import isnan
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from stanch.edge.exposition import MAX_ENGINES, EngineReading, read
+from stanch.edge.exposition import MAX_SERIES, EngineReading, read
 from stanch.edge.families import FAMILIES, names_to_ask, spellings
 from tests.edge.pages import TINY, page, parsed, recorded
 
@@ -238,9 +238,16 @@ def test_a_page_that_cannot_be_used_says_why(body: bytes, problem: str) -> None:
     assert problem in (found.problem or "")
 
 
-def test_too_many_engines_are_a_page_gone_wrong() -> None:
-    lines = [f'vllm:num_requests_running{{engine="{n}",model_name="a"}} 0\n' for n in range(MAX_ENGINES + 1)]
-    assert f"names {MAX_ENGINES + 1} engines" in (read("".join(lines).encode()).problem or "")
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param('vllm:num_requests_running{{engine="{}",model_name="a"}} 0\n', id="engines"),
+        pytest.param('vllm:num_requests_running{{engine="0",x="{}"}} 0\n', id="series"),
+    ],
+)
+def test_reading_ends_where_a_page_has_gone_wrong(line: str) -> None:
+    body = "".join(line.format(number) for number in range(MAX_SERIES + 1)).encode()
+    assert read(body).problem == "the page has more than 1024 engines or 32768 series of them"
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,12 @@ def start(seconds: float) -> bytes:
         pytest.param(Reader.live("d"), [page() + SECOND], ["d/0", "d/1"], id="live, two ranks"),
         pytest.param(Reader.live("d"), [page() + OTHER], ["d/tiny/0", "d/other/0"], id="live, two models"),
         pytest.param(Reader.live("d"), [page(), page() + SECOND], ["d/0", "d/1"], id="live, one then two"),
+        pytest.param(
+            Reader.live("d"),
+            [page() + page(labels=r'engine="\n",model_name="tiny"')],
+            ["d/0", r"d/\n"],
+            id="live, a label with a line feed",
+        ),
         pytest.param(Reader.live("d"), [None], ["d"], id="live, never seen"),
         pytest.param(Reader.live("d"), [page(), None], ["d"], id="live, lost"),
         pytest.param(Reader.live("d"), [page() + SECOND, None], ["d/0", "d/1"], id="live, two lost"),

@@ -62,6 +62,11 @@ def test_content_types_that_are_taken(kind: str | None) -> None:
             id="redirect",
         ),
         pytest.param(
+            answer(GOOD, kind="text/\x1b[31m\x07red"),
+            "the page is text/?[31m?red, not text/plain: this may not be the /metrics of vLLM",
+            id="a terminal's colours",
+        ),
+        pytest.param(
             answer(b"", status="302 Found"),
             "it redirects to nowhere (HTTP 302), which is not followed",
             id="no place",

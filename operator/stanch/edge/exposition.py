@@ -70,8 +70,10 @@ class Page:
     problem: str | None = None
 
 
-# Ranks of one server: the largest deployments have a few hundred. More is a page gone wrong.
+# Ranks of one server: the largest deployments have a few hundred, with some twenty needed series each. More is
+# a page gone wrong, and reading on would keep all other targets waiting.
 MAX_ENGINES = 1024
+MAX_SERIES = 32 * MAX_ENGINES
 NOT_VLLM = "this may not be the /metrics of vLLM"
 
 _SPELLINGS: dict[str, tuple[bytes, ...]] = {
@@ -148,10 +150,15 @@ def read(body: bytes) -> Page:
     engines: dict[tuple[str, str], dict[bytes, dict[_Labels, float]]] = {}
     start: set[float] = set()
     twice: set[tuple[str, str, bytes]] = set()
-    for name, raw, value, bad in _LINE.findall(b"\n" + body):
+    for count, match in enumerate(_LINE.finditer(b"\n" + body)):
+        name, raw, value, bad = match.groups()
+        if count >= MAX_SERIES or len(engines) > MAX_ENGINES:
+            return Page(
+                problem=f"the page has more than {MAX_ENGINES} engines or {MAX_SERIES} series of them"
+            )
         if bad:
             return Page(problem=f"the line of {bad.decode()} is malformed")
-        labels = _labels(raw)
+        labels = _labels(raw or b"")
         number = _number(value)
         if labels is None or number is None:
             return Page(problem=f"the line of {name.decode()} is malformed")
@@ -167,8 +174,6 @@ def read(body: bytes) -> Page:
             twice.add((model, engine, name))
     if not engines:
         return Page(problem=f"the page has no metric of an engine: {NOT_VLLM}, or its statistics are off")
-    if len(engines) > MAX_ENGINES:
-        return Page(problem=f"the page names {len(engines)} engines, more than {MAX_ENGINES}")
     if len({engine == "" for _, engine in engines}) > 1:
         return Page(problem="some of its series name an engine and others do not")
     ray = any(name.startswith(b"ray_") for values in engines.values() for name in values)

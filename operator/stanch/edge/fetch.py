@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import ssl
 from dataclasses import dataclass
 
 import aiohttp
@@ -75,17 +76,16 @@ def _refusal(response: aiohttp.ClientResponse) -> str | None:
     """Why the body is not wanted, by what the headers say."""
     headers = response.headers
     if 300 <= response.status < 400:
-        location = headers.get("Location", "nowhere")
-        return f"it redirects to {location[:200]} (HTTP {response.status}), which is not followed"
+        location = _shown(headers.get("Location", "nowhere"))
+        return f"it redirects to {location} (HTTP {response.status}), which is not followed"
     if response.status != 200:
-        reason = f" {response.reason}" if response.reason else ""
-        return f"it answers HTTP {response.status}{reason[:100]}"
+        return f"it answers HTTP {response.status} {_shown(response.reason or '')}".rstrip()
     encoding = headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity"):
-        return f"the page is compressed ({encoding[:50]}), although we asked for it as it is"
+        return f"the page is compressed ({_shown(encoding)}), although we asked for it as it is"
     kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind and kind not in _TYPES:
-        return f"the page is {kind[:100]}, not text/plain: this may not be the /metrics of vLLM"
+        return f"the page is {_shown(kind)}, not text/plain: this may not be the /metrics of vLLM"
     if response.content_length is not None and response.content_length > MOST_BYTES:
         return f"the page is longer than {_megabytes(MOST_BYTES)}"
     return None
@@ -96,7 +96,9 @@ def _trouble(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return f"the host name {error.host} cannot be resolved"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"the TLS certificate is not accepted: {error.certificate_error}"
+        cause = error.certificate_error
+        why = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else str(cause)
+        return f"the TLS certificate is not accepted: {_shown(why)}"
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return f"TLS failed: {error.os_error.strerror or error.os_error}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
@@ -104,7 +106,7 @@ def _trouble(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientPayloadError):
         return "the page is cut off: the connection ended before the page did"
     if isinstance(error, aiohttp.ClientResponseError):
-        return f"the answer is not HTTP: {' '.join(error.message.split())[:100]}"
+        return f"the answer is not HTTP: {_shown(error.message)}"
     if isinstance(error, OSError):
         if error.errno == errno.ECONNREFUSED:
             return "the connection was refused"
@@ -112,6 +114,12 @@ def _trouble(error: Exception) -> str:
             return "the connection was reset"
         return f"no connection: {os.strerror(error.errno) if error.errno and error.errno > 0 else error}"
     return f"no answer: {type(error).__name__}: {error}"
+
+
+def _shown(text: str) -> str:
+    """What a server said, fit to be shown: one short line, nothing in it that a terminal would obey."""
+    line = " ".join(text.split())
+    return "".join(character if character.isprintable() else "?" for character in line)[:200]
 
 
 def _megabytes(size: int) -> str:

@@ -32,8 +32,13 @@ class Naming:
         model, engine = key
         parts = [self.name] if self.name else []
         if models:
-            parts.append(model)
-        return "/".join([*parts, engine or "0"])
+            parts.append(_shown(model))
+        return "/".join([*parts, _shown(engine) or "0"])
+
+
+def _shown(label: str) -> str:
+    """A label as part of a name: what a terminal might obey is escaped."""
+    return label if label.isprintable() else label.encode("unicode_escape").decode()
 
 
 class Reader:
