@@ -159,3 +159,14 @@ def test_traffic_is_seeded_and_has_waves_breaths_and_lulls() -> None:
     assert sum(pause <= 0.5 for pause in seen) > 0.8 * len(seen)
     # A few requests a second at most: two cores are enough.
     assert 1.0 < len(seen) / sum(seen) < 4.0
+
+
+def test_an_engine_needs_the_standard_library_and_aiohttp_only() -> None:
+    """It is to run in a small image of its own."""
+    script = (
+        "import sys, stanch.edge.demo.engine;"
+        "print(sorted(n for n in ('rich', 'pydantic', 'yaml', 'click') if n in sys.modules),"
+        "sorted(n for n in sys.modules if n.startswith('stanch.') and 'demo' not in n))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] ['stanch.edge']"

@@ -106,8 +106,8 @@ async def _play(repair: Repair, out: Output, rng: random.Random) -> Incident:
         leaking = rng.choice([member.name for member in fleet.engines if member.role == "decode"])
         await fleet.plant(leaking, repair.limits.planted)
         out.say(
-            f"the leak is planted: the next {repair.limits.planted} requests to {leaking} find nothing left to "
-            "read and are never reported, the defect of vLLM up to 0.29.0; the watchdog is not told"
+            f"the leak is planted: the next {repair.limits.planted} requests to {leaking} find nothing left "
+            "to read and are never reported, the defect of vLLM up to 0.29.0; the watchdog is not told"
         )
         async with prober.on(leaking):
             await steps.take("Observe", repair.observe)
@@ -127,6 +127,8 @@ async def _play(repair: Repair, out: Output, rng: random.Random) -> Incident:
         failure = str(error) or type(error).__name__
         out.say(failure, State.FAULT)
     traffic = await fleet.traffic()
+    if repair.suspect in traffic.out:
+        out.say(f"{repair.suspect} stays out of rotation, for a person to look at")
     verdict = repair.verdict
     return Incident(
         engine=repair.suspect,

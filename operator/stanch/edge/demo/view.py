@@ -146,8 +146,8 @@ def story_of(incident: Incident) -> Iterator[Text]:
         + (" It would have seen nothing." if probes.sent and probes.ok == probes.sent else "")
     )
     yield Text(
-        f"  Traffic: {traffic.sent} requests sent, {traffic.answered} answered; lost besides the stuck ones: "
-        f"{incident.lost}."
+        f"  Traffic: {traffic.sent} requests sent, {traffic.answered} answered, "
+        f"{sum(traffic.in_flight.values())} on their way; lost besides the stuck ones: {incident.lost}."
     )
     yield from (Text(f"    {failure}") for failure in traffic.failures[:5])
     yield Text(f"  What would help: {incident.advice}.")
