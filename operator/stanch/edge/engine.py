@@ -226,8 +226,11 @@ async def _settled(before: Sample, result: Canary, read: Callable[[], Awaitable[
     while True:
         readings.append(await read())
         now, then = readings[-1].generation_tokens, before.generation_tokens
-        shown = now is not None and then is not None and now >= then + result.generation_tokens
-        if shown or time.monotonic() > deadline:
+        rise = None if now is None or then is None else now - then
+        # A counter that fell is another process: nothing more will show.
+        if rise is not None and not 0 <= rise < result.generation_tokens:
+            break
+        if time.monotonic() > deadline:
             break
         await asyncio.sleep(_POLL_SECONDS)
     await asyncio.sleep(_POLL_SECONDS)
