@@ -100,8 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in total.cases:
         if case.missed or case.lapses:
             print(
-                f"late: deployment {case.number} ({case.profile}) {case.engine}, {case.kind} from {case.start:.0f} "
-                f"s: {case.missed} of {len(case.delays) + case.missed} episodes, {case.lapses} readings"
+                f"late: deployment {case.number} ({case.profile}) {case.engine}, {case.kind} from "
+                f"{case.start:.0f} s: {case.missed} of {len(case.delays) + case.missed} episodes, "
+                f"{case.lapses} readings"
             )
     return 1 if total.violations else 0
 

@@ -25,10 +25,10 @@ queue of a decode that steps, 480 s at most (fixed 480 s in the profile of old e
 fetched. A "both" engine prefills and decodes the same request. A head of the queue that does not fit waits
 for capacity; a decode that runs out of blocks preempts its youngest. Transfers (deferred): log-normal, median
 0.25 s, sigma 1.1, 0.05..30 s; 3 in 1,000 slow, 20-58 s; on one day of three a slow network for 10-30 min,
-every transfer 2-58 s. 2 % wait 0.5-8 s for a LoRA slot or a grammar (deferred, no blocks). Blocks of a
-request whose client leaves during its transfer stay held until the transfer ends. Bidirectional decodes (one
-profile) pin 30 % of finished turns for 480 s, up to 40 % of the cache. Data-parallel ranks (one profile)
-share a process.
+every transfer 2-58 s and 2 % of them failing; from a prefill that is up for less than a minute 1.5-25 s. 2 %
+wait 0.5-8 s for a LoRA slot or a grammar (deferred, no blocks). Blocks of a request whose client leaves
+during its transfer stay held until the transfer ends. Bidirectional decodes (one profile) pin 30 % of
+finished turns for 480 s, up to 40 % of the cache. Data-parallel ranks (one profile) share a process.
 
 Gauges are set by a step. An engine whose last request is aborted, or that frees blocks while idle, shows its
 last page for 3-6 s, or until it steps. Stalls: three a day and engine of 2-25 s, in which nothing moves, with

@@ -7,6 +7,9 @@ from tests.sim.clock import Clock
 from tests.sim.engine import BLOCK, GONE, LIMBO, MOST_REQUESTS, PARKED, QUEUED, Request, SimEngine
 from tests.sim.prefill import PrefillSide
 
+# The first transfers from a fresh prefill take long: hand-shakes.
+FRESH_SECONDS = 60.0
+
 
 class DecodeSide:
     def __init__(self, clock: Clock) -> None:
@@ -71,18 +74,32 @@ class DecodeSide:
             engine.parked[request] = None
             engine.parked_visible += 1
             engine.held += request.blocks
-            seconds = self._transfer_seconds(t)
+            seconds = self._transfer_seconds(t, request)
             self._clock.at(t + seconds, self._pulled, request)
             if seconds > 10 and self._clock.random.random() < 0.3:
                 # Nobody likes to wait for a first token.
                 self._clock.at(t + self._clock.random.uniform(1, seconds), self._clock.give_up, request)
 
-    def _transfer_seconds(self, t: float) -> float:
+    def _transfer_seconds(self, t: float, request: Request) -> float:
+        random = self._clock.random
         if t < self._clock.slow_until:
-            return self._clock.random.uniform(2, 58)
-        if self._clock.random.random() < 0.003:
-            return self._clock.random.uniform(20, 58)
-        return min(30.0, max(0.05, 0.25 * self._clock.random.lognormvariate(0, 1.1)))
+            return random.uniform(2, 58)
+        if t < request.prefill.down_until + FRESH_SECONDS:
+            return random.uniform(1.5, 25)
+        if random.random() < 0.003:
+            return random.uniform(20, 58)
+        return min(30.0, max(0.05, 0.25 * random.lognormvariate(0, 1.1)))
+
+    def fail(self, t: float, request: Request) -> None:
+        """The transfer fails, is counted, and its request ends with an error."""
+        engine = request.decode
+        del engine.parked[request]
+        engine.held -= request.blocks
+        engine.parked_visible -= not request.left
+        engine.failed_transfers += 1
+        engine.failed_notifications += self._clock.random.random() < 0.5
+        request.left, request.place = True, GONE
+        engine.stale_until = 0.0
 
     def _pulled(self, t: float, request: Request) -> None:
         engine = request.decode
@@ -90,6 +107,10 @@ class DecodeSide:
             return
         if engine.frozen:
             engine.inbox.append((self._pulled, request))
+            return
+        if t < self._clock.slow_until and self._clock.random.random() < 0.02:
+            self.fail(t, request)
+            self.admit(t, engine)
             return
         del engine.parked[request]
         if request.left and engine.idle():

@@ -51,12 +51,7 @@ class Trouble:
         if decode.frozen or not lost:
             return
         for request in lost:
-            del decode.parked[request]
-            decode.held -= request.blocks
-            decode.parked_visible -= not request.left
-            decode.failed_transfers += 1
-            decode.failed_notifications += self._random.random() < 0.5
-            request.left = True
+            self._deployment.serving.fail(t, request)
         self._deployment.serving.admit(t, decode)
 
     def stall(self, t: float, engine: SimEngine) -> None:
@@ -106,5 +101,5 @@ class Trouble:
         engine.dark_until = t + self._random.uniform(60, 600)
 
     def slow_network(self, t: float, _: None) -> None:
-        """Every transfer of the deployment takes long for a while."""
+        """Every transfer of the deployment takes long for a while, and some fail."""
         self._clock.slow_until = t + self._random.uniform(600, 1_800)
