@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -123,6 +126,46 @@ def test_a_slow_target_delays_nobody_and_its_turns_are_skipped() -> None:
     assert skipped >= 8
     # Skipped, not queued: what follows the slow turn comes an interval after another, not all at once.
     assert [scrape.target.name for scrape in delivered[10:]].count("fast") >= 2
+
+
+def _twice(turns: Counter[tuple[str, str | None]]) -> bool:
+    return len(turns) == 40 and min(turns.values()) >= 2
+
+
+def test_a_dead_name_holds_one_thread_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operating system's look-up hangs for some names, as it does for 10 s and more without an answer."""
+    free, looked_up = threading.Event(), Counter[str]()
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *args: Any, **more: Any) -> Any:
+        looked_up[host] += 1
+        if host.startswith("dead"):
+            free.wait()
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return real(host, *args, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    good: list[str | None] = []
+    dead: Counter[tuple[str, str | None]] = Counter()
+
+    async def main() -> None:
+        async with serving(always(answer(GOOD))) as url:
+            targets = [Target(f"dead{n}", f"http://dead{n}.invalid:1") for n in range(40)]
+            targets.append(Target("good", url.replace("127.0.0.1", "localhost")))
+
+            def deliver(scrape: Scrape) -> None:
+                if scrape.target.name == "good":
+                    good.append(scrape.problem)
+                else:
+                    dead[scrape.target.name, scrape.problem] += 1
+
+            async with Scraper(targets, 0.1, 0.05) as scraper:
+                await _run(scraper, deliver, lambda: good.count(None) > 1 and _twice(dead))
+            free.set()
+
+    asyncio.run(main())
+    assert set(dead) == {(f"dead{n}", "no answer within 0.05 s") for n in range(40)}
+    assert {looked_up[f"dead{n}.invalid"] for n in range(40)} == {1}
 
 
 def test_dead_names_and_silent_hosts_do_not_delay_a_good_target() -> None:

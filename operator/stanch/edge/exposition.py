@@ -70,8 +70,8 @@ class Page:
     problem: str | None = None
 
 
-# Ranks of one server: the largest deployments have a few hundred, with some twenty needed series each. More is
-# a page gone wrong, and reading on would keep all other targets waiting.
+# Ranks of one server: the largest deployments have a few hundred, with some twenty needed series each. More
+# is a page gone wrong, and reading on would keep all other targets waiting.
 MAX_ENGINES = 1024
 MAX_SERIES = 32 * MAX_ENGINES
 NOT_VLLM = "this may not be the /metrics of vLLM"

@@ -24,6 +24,7 @@ from enum import Enum
 from types import TracebackType
 
 import aiohttp
+from yarl import URL
 
 from stanch.core.sample import Sample
 from stanch.edge.exposition import Page, read
@@ -109,16 +110,18 @@ class Scraper:
         self._deadline = deadline_seconds
         self._clock = clock
         self._known: dict[str, _Known] = {}
+        self._connector: aiohttp.TCPConnector | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Scraper:
+        self._connector = aiohttp.TCPConnector(
+            limit=0,  # one connection per target, no more: a turn never overlaps its target's next
+            keepalive_timeout=max(15.0, 2 * self._interval),
+            ttl_dns_cache=NAME_SECONDS,
+            resolver=Resolver(),
+        )
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,  # one connection per target, no more: a turn never overlaps its target's next
-                keepalive_timeout=max(15.0, 2 * self._interval),
-                ttl_dns_cache=NAME_SECONDS,
-                resolver=Resolver(),
-            ),
+            connector=self._connector,
             headers=HEADERS,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -187,7 +190,7 @@ class Scraper:
             known.way is Way.SHORT or (known.way is Way.WHOLE and start >= known.recheck)
         )
         if short and target.filtered_page is not None:
-            answer = await fetch(session, target.filtered_page, self._deadline)
+            answer = await self._fetch(session, target.filtered_page, self._deadline)
             size = answer.bytes_read
             page = _page(answer)
             if _good(page):
@@ -199,13 +202,20 @@ class Scraper:
                 return page, size, False
         else:
             left = self._deadline
-        answer = await fetch(session, target.page, left)
+        answer = await self._fetch(session, target.page, left)
         page = _page(answer)
         if short:
             _go(known, Way.WHOLE if _good(page) else Way.DOUBT, start)
         elif known.way is Way.DOUBT and _good(page):
             known.way = Way.SHORT
         return page, size + answer.bytes_read, False
+
+    async def _fetch(self, session: aiohttp.ClientSession, url: URL, seconds: float) -> Answer:
+        answer = await fetch(session, url, seconds)
+        if not answer.answered and self._connector is not None:
+            # Perhaps it has moved: the next turn asks for its address again.
+            self._connector.clear_dns_cache(url.host, url.port)
+        return answer
 
 
 def phase_seconds(index: int, count: int, interval: float) -> float:
