@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from stanch.core.policy import Policy
 from stanch.core.verdict import State
 from stanch.edge.demo.fleet import Fleet, Stuck, Traffic
 from stanch.edge.demo.repair import Limits
-from stanch.edge.demo.story import POLICY, lost, run
+from stanch.edge.demo.story import POLICY, lost, main, run
 from stanch.edge.demo.telling import Incident, Probes, Row, Step
 from stanch.edge.demo.view import PlainView, story_of, table
 
@@ -43,7 +44,7 @@ def test_the_whole_story() -> None:
 
     async def play() -> Incident:
         async with Fleet(seed=7) as fleet:
-            return await asyncio.wait_for(run(fleet, POLICY, out, seed=7), 60)
+            return await asyncio.wait_for(run(fleet, POLICY, out, seed=7), 120)
 
     incident = asyncio.run(play())
     text = out.file.getvalue()
@@ -71,6 +72,16 @@ def test_the_whole_story() -> None:
     assert {row.name for rows in out.boards for row in rows if row.out} == {incident.engine}
     assert f"watchdog: fault: {incident.engine} held" in text
     assert all(re.match(r" *\d+\.\d s  \S", line) for line in text.splitlines())
+
+
+def test_a_fleet_that_cannot_start_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert main(seed=1, plain=True) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("stanch demo: stanch.edge.demo.engine did not start: ")
+    assert len(said.splitlines()) == 1
 
 
 class Stubborn(Fleet):
@@ -101,7 +112,7 @@ def test_a_step_that_fails_ends_the_story_and_says_so(broken: str, says: str) ->
         async with Stubborn(seed=7) as fleet:
             fleet.broken = broken
             limits = Limits(ready=2.0, planted=1)
-            return await asyncio.wait_for(run(fleet, HASTE, out, seed=7, limits=limits), 60)
+            return await asyncio.wait_for(run(fleet, HASTE, out, seed=7, limits=limits), 120)
 
     incident = asyncio.run(play())
     assert incident.failure is not None

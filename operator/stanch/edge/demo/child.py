@@ -87,12 +87,16 @@ class Child:
 def _spawn(module: str, arguments: Sequence[str]) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     # Not a pipe: nobody would read it, and a full pipe stops its writer. It lives as long as the process.
     errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments, "--leash"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        # Ctrl-C in a terminal goes to the whole group: only we shall get it, and end them in order.
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments, "--leash"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            # Ctrl-C in a terminal goes to the whole group: only we shall get it, and end them in order.
+            start_new_session=True,
+        )
+    except OSError as error:
+        errors.close()
+        raise StartError(f"{module} did not start: {error}") from error
     return process, errors

@@ -56,11 +56,11 @@ class Limits:
     """How long what may take, in seconds; real engines need more. planted: requests that meet the defect."""
 
     planted: int = 4
-    look: float = 10.0
+    look: float = 20.0
     detect: float = 60.0
     confirm: float = 40.0
     drain: float = 15.0
-    ready: float = 15.0
+    ready: float = 20.0
     request: float = 5.0
     serve: float = 5.0
 
