@@ -83,8 +83,9 @@ Completion = Callable[["FakeVllm", web.Request], Awaitable[web.StreamResponse]]
 
 
 async def answers(fake: FakeVllm, request: web.Request) -> web.StreamResponse:
-    """As a healthy engine: one token, on the rank that the header names."""
-    fake.ranks[int(request.headers.get("X-data-parallel-rank", "0"))].serve()
+    """As a healthy engine: one token, on the rank whose place the header names."""
+    ranks = sorted(fake.ranks, key=lambda rank: int(rank.label))
+    ranks[int(request.headers.get("X-data-parallel-rank", "0"))].serve()
     usage = {"prompt_tokens": 1, "total_tokens": 2, "completion_tokens": 1}
     return web.json_response({"choices": [{"text": "a", "finish_reason": "length"}], "usage": usage})
 
