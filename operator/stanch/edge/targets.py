@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from yarl import URL
 
 from stanch.core.policy import DAY, Policy
 from stanch.core.sample import Role
-from stanch.edge.errors import FileError
 from stanch.edge.target import Target
-from stanch.edge.yaml_file import load
+from stanch.edge.yaml_file import Place, load
 
 ROLES = ("decode", "prefill", "both", "auto")
 
@@ -93,32 +93,42 @@ def from_pair(pair: str, policy: Policy) -> Watched:
 
 def from_file(path: Path, policy: Policy) -> list[Watched]:
     """The targets of a YAML file. Raises FileError."""
-    found = []
-    for entry in load(path, TargetsFile).targets:
-        own = policy
-        if entry.kv_pin_seconds is not None:
-            own = replace(own, kv_pin_seconds=entry.kv_pin_seconds)
-        if entry.lease_seconds is not None:
-            own = replace(own, lease_seconds=entry.lease_seconds)
-        name = entry.name or _name(entry.url)
-        role = role_of(entry.role)
-        found.append(Watched(Target(name, entry.url, role is None), role, own, entry.deployment))
-    try:
-        return distinct(found)
-    except TargetError as error:
-        raise FileError(f"{path}: {error}") from None
+    return [_watched(entry, policy) for entry in load(path, TargetsFile, _twice).targets]
+
+
+def _watched(entry: _Entry, policy: Policy) -> Watched:
+    if entry.kv_pin_seconds is not None:
+        policy = replace(policy, kv_pin_seconds=entry.kv_pin_seconds)
+    if entry.lease_seconds is not None:
+        policy = replace(policy, lease_seconds=entry.lease_seconds)
+    role = role_of(entry.role)
+    target = Target(entry.name or _name(entry.url), entry.url, role is None)
+    return Watched(target, role, policy, entry.deployment)
+
+
+def _twice(file: TargetsFile) -> Iterator[tuple[Place, str]]:
+    for index, text in _repeated([_watched(entry, Policy()).target for entry in file.targets]):
+        yield ("targets", index), text
 
 
 def distinct(watched: Sequence[Watched]) -> list[Watched]:
     """The same, if no name and no address comes twice. Raises TargetError."""
-    for what in ("name", "url"):
-        seen: set[str] = set()
-        for one in watched:
-            value: str = getattr(one.target, what)
-            if value in seen:
-                raise TargetError(f"the {what} {value} is given twice")
-            seen.add(value)
+    for _, text in _repeated([one.target for one in watched]):
+        raise TargetError(text)
     return list(watched)
+
+
+def _repeated(targets: Sequence[Target]) -> Iterator[tuple[int, str]]:
+    """The targets whose page or name an earlier one has, by their place."""
+    pages: set[URL] = set()
+    names: set[str] = set()
+    for index, target in enumerate(targets):
+        if target.page in pages:
+            yield index, f"the url {target.url} is given twice"
+        elif target.name in names:
+            yield index, f"the name {target.name} is given twice"
+        pages.add(target.page)
+        names.add(target.name)
 
 
 def _name(url: str) -> str:
