@@ -39,7 +39,7 @@ class TargetError(ValueError):
 
 
 def _url(value: str) -> str:
-    Target(value, value)  # raises ValueError with a sentence
+    Target(value or "?", value)  # raises ValueError with a sentence
     return value
 
 
@@ -53,10 +53,20 @@ class _Entry(BaseModel):
     name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     deployment: Annotated[str, Field(max_length=253)] = ""
     kv_pin_seconds: float | None = Field(
-        None, alias="kvPinSeconds", ge=0, le=DAY, strict=True, json_schema_extra={"allowed": "0 to 86400"}
+        None,
+        alias="kvPinSeconds",
+        ge=0,
+        le=DAY,
+        strict=True,
+        json_schema_extra={"allowed": "allowed: 0 to 86400"},
     )
     lease_seconds: float | None = Field(
-        None, alias="leaseSeconds", ge=1, le=DAY, strict=True, json_schema_extra={"allowed": "1 to 86400"}
+        None,
+        alias="leaseSeconds",
+        ge=1,
+        le=DAY,
+        strict=True,
+        json_schema_extra={"allowed": "allowed: 1 to 86400"},
     )
 
 
@@ -132,6 +142,9 @@ def _repeated(targets: Sequence[Target]) -> Iterator[tuple[int, str]]:
 
 
 def _name(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url  # Target says what is wrong with it
     path = parts.path.removesuffix("/").removesuffix("/metrics")
-    return f"{parts.netloc.rpartition('@')[2]}{path}" or url
+    return f"{parts.netloc.rpartition('@')[2]}{path}" or url or "?"

@@ -106,9 +106,11 @@ def explain(problem: ErrorDetails, model: type[BaseModel]) -> str:
         return f"{where} is not a known key{hint}"
     if problem["type"] == "missing":
         return f"{where} is missing"
+    if problem["type"] == "too_short":
+        return f"{where} must not be empty"
     if problem["type"] == "value_error":
         return f"{where}: {problem['msg'].removeprefix('Value error, ')}"
-    text = problem["msg"]
+    text = "must be a mapping" if problem["type"] == "model_type" else problem["msg"]
     for theirs, ours in _WORDS.items():
         text = text.replace(theirs, ours)
     if isinstance(problem["input"], str):
@@ -119,6 +121,7 @@ def explain(problem: ErrorDetails, model: type[BaseModel]) -> str:
 
 _WORDS = {
     "Input should be": "must be",
+    "String should": "must",
     "valid integer": "whole number",
     "valid ": "",
     "greater than or equal to": "at least",
