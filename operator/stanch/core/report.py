@@ -20,9 +20,9 @@ _OTHER_CAUSES = (
 )
 
 
-def record(verdict: Verdict, *, one_look: bool = False, scenario: str | None = None) -> dict[str, object]:
+def record(verdict: Verdict, *, one_look: bool = False) -> dict[str, object]:
     """One verdict as JSON-ready data (schema stanch.verdict/1); keys may be added, none are removed."""
-    data: dict[str, object] = {
+    return {
         "schema": SCHEMA,
         "t": verdict.t,
         "engine": verdict.engine,
@@ -45,9 +45,6 @@ def record(verdict: Verdict, *, one_look: bool = False, scenario: str | None = N
         "cause": verdict.cause,
         "lifecycle": verdict.lifecycle.value if verdict.lifecycle else None,
     }
-    if scenario is not None:
-        data["scenario"] = scenario
-    return data
 
 
 def sentence(verdict: Verdict, *, one_look: bool = False) -> str:

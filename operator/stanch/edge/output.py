@@ -61,7 +61,9 @@ def print_check(out: Console, judged: Sequence[Judged], advice: dict[str, Advice
     for one in sorted(judged, key=lambda j: order[j.verdict.state]):
         text = headline(one.verdict, sentence(one.verdict, one_look=one_look))
         out.print(Text(text, style=_STYLE[one.verdict.state]))
-    for text_of_version, names in _grouped(advice).items():
+    read = {one.watched.target.name for one in judged if one.verdict.state is not State.BLIND}
+    told = {name: a for name, a in advice.items() if a.version is not None or name in read}
+    for text_of_version, names in _grouped(told).items():
         where = names[0] if len(names) == 1 else f"{len(names)} servers ({', '.join(names[:3])}, ...)"
         out.print(f"  {where}: {text_of_version}")
 

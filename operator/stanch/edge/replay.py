@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import math
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,8 @@ from stanch.edge.reading import Reader
 
 # A page is refused from 10 MB on; JSON's escapes can make it a few times as long.
 _LINE_LIMIT = 64 << 20
+# Seconds; Unix time in nanoseconds would be beyond it.
+_T_LIMIT = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,15 @@ def _lines(raw: BinaryIO, name: str, stem: str | None) -> Iterator[Line]:
     start = buffered.peek(2)[:2] if isinstance(buffered, io.BufferedReader) else b""
     stream: BinaryIO = gzip.GzipFile(fileobj=buffered) if start == b"\x1f\x8b" else buffered  # type: ignore[assignment]
     reader = Reader.replay(stem)
-    number = 0
+    number, empty = 0, True
     while line := stream.readline(_LINE_LIMIT):
         number += 1
+        if len(line) == _LINE_LIMIT:
+            raise FileError(f"{name}:{number}: is longer than {_LINE_LIMIT >> 20} MB")
         if line.strip():
+            empty = False
             yield _line(line, f"{name}:{number}", reader)
-    if number == 0:
+    if empty:
         raise FileError(f"{name}: is empty")
 
 
@@ -78,7 +82,7 @@ def _line(line: bytes, place: str, reader: Reader) -> Line:
     if not isinstance(data, dict):
         raise FileError(f"{place}: is not a JSON object with t, scenario, body and error")
     t = data.get("t")
-    if isinstance(t, bool) or not isinstance(t, (int, float)) or not math.isfinite(t):
+    if isinstance(t, bool) or not isinstance(t, (int, float)) or not -_T_LIMIT < t < _T_LIMIT:
         raise FileError(f"{place}: t must be a number of seconds, not {json.dumps(t)[:80]}")
     body, why, scenario = data.get("body"), data.get("error"), data.get("scenario")
     if body is not None and not isinstance(body, str):
@@ -89,7 +93,8 @@ def _line(line: bytes, place: str, reader: Reader) -> Line:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    # JSON can hold half of a surrogate pair, which can be printed nowhere.
+    return value.encode(errors="replace").decode() if isinstance(value, str) else None
 
 
 def median_step(lines: Sequence[Line]) -> float | None:

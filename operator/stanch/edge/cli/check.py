@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,12 +82,14 @@ def check(
             if canary:
                 judged = await asyncio.gather(*(_asked(live, one) for one in judged))
             advice = {name: advise(version) for name, version in live.versions.items()}
-        if output == "json":
-            for one in judged:
-                name = one.watched.target.name
-                out.json_line(out.live_record(one, advice.get(name), one_look=seconds is None))
-        else:
-            out.print_check(out.console(), judged, advice, one_look=seconds is None)
+        # A reader that has gone (`| head`) does not change the answer.
+        with suppress(BrokenPipeError, SystemExit):
+            if output == "json":
+                for one in judged:
+                    name = one.watched.target.name
+                    out.json_line(out.live_record(one, advice.get(name), one_look=seconds is None))
+            else:
+                out.print_check(out.console(), judged, advice, one_look=seconds is None)
         return out.exit_code(j.verdict.state for j in judged)
 
     return asyncio.run(look())

@@ -45,7 +45,7 @@ def replay(
         said: dict[str, object] = {}
         for line, verdict in judge(lines, policy, Role(role)):
             if output == "json":
-                out.json_line(record(verdict, scenario=line.scenario))
+                out.json_line({**record(verdict), "scenario": line.scenario})
                 continue
             what = (verdict.state, verdict.signature, verdict.warnings, verdict.cap)
             if said.get(verdict.engine) != what:
