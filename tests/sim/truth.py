@@ -135,6 +135,9 @@ class Truth:
         if self._role is Role.DECODE:
             if name == "HeldIdle":
                 return max(HELD_IDLE, self._pin + PIN_MARGIN if self._pin else 0.0)
+            if name == "QueueDeadlock" and self._pin and (sample.usage or 0.0) >= FLOOR:
+                # The table has no word for it, but a head that does not fit waits for pins to run out.
+                return max(QUEUE_DEADLOCK, self._pin + PIN_MARGIN)
             return DEFERRED_STALL if name == "DeferredStall" else QUEUE_DEADLOCK
         if name == "DeferredStall" or decodes_quiet < 2 * self._lease:
             return never
