@@ -114,7 +114,8 @@ class Truth:
             and self.held > 0
             and self.held >= self._due(self.holding, sample, decodes_quiet)
         ):
-            met.add(self.holding)
+            stranded = self.holding == "HeldIdle" and self._role is not Role.DECODE
+            met.add("ProducerStranded" if stranded else self.holding)
         if (
             self._role is Role.DECODE
             and not self._pin
