@@ -293,6 +293,13 @@ def test_a_pinned_turn_is_no_leak_before_its_pin_and_margin() -> None:
     assert last(every(5, 0, 510, **IDLE_LEAK), policy).state is State.FAULT
 
 
+@pytest.mark.parametrize(("usage", "limit"), [(0.38, 510), (0.0, 120)], ids=["beside-pins", "nothing-pinned"])
+def test_a_queue_may_wait_for_pinned_turns_to_run_out(usage: float, limit: int) -> None:
+    verdict = last(every(5, 0, limit, usage, 0, 1), Policy(kv_pin_seconds=480))
+    assert (verdict.state, verdict.signature) == (State.FAULT, Signature.QUEUE_DEADLOCK)
+    assert last(every(5, 0, limit - 5, usage, 0, 1), Policy(kv_pin_seconds=480)).state is State.SUSPECT
+
+
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.BOTH])
 @pytest.mark.parametrize(
     ("reading", "signature"),

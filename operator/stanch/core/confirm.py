@@ -106,7 +106,8 @@ def _barred(verdict: Verdict, policy: Policy) -> str | None:
         pin = policy.kv_pin_seconds + PIN_MARGIN_SECONDS
         if verdict.signature is Signature.HELD_FLOOR:
             return "the engine may be bidirectional, and then finished turns stay pinned"
-        if verdict.signature is Signature.HELD_IDLE and verdict.held_seconds < pin:
+        pinned = (Signature.HELD_IDLE, Signature.QUEUE_DEADLOCK)
+        if verdict.signature in pinned and verdict.held_seconds < pin:
             return f"the engine may be bidirectional, and its pins end only after {pin:.0f} s"
     return None
 

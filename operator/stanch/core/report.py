@@ -37,7 +37,7 @@ def record(verdict: Verdict, *, one_look: bool = False) -> dict[str, object]:
         "confirmation": verdict.confirmation.value if verdict.confirmation else None,
         "reason": sentence(verdict, one_look=one_look),
         "limit_seconds": verdict.limit_seconds,
-        "idle_seconds": verdict.idle_seconds,
+        "idle_seconds": None if verdict.idle_seconds is None else round(verdict.idle_seconds, 3),
         "deferred": counted(verdict.deferred),
         "floor_usage": verdict.floor_usage,
         "readings": verdict.readings,
@@ -60,9 +60,11 @@ def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
         )
     text = _pattern(verdict)
     if one_look:
+        what = "watch it with"
         if verdict.signature is Signature.PRODUCER_STRANDED:
             text += "; a prefill holds blocks for its decodes until its lease ends"
-        text += f"; one look cannot tell for how long: watch it with --for {_watch_for(verdict)}"
+            what = "watch them together,"
+        text += f"; one look cannot tell for how long: {what} --for {_watch_for(verdict)}"
     else:
         text += _limit(verdict)
     if verdict.signature is Signature.HELD_FLOOR:
@@ -145,7 +147,7 @@ def _pattern(verdict: Verdict) -> str:
         )
     queue = _requests(verdict.waiting)
     if signature is Signature.DEFERRED_STALL:
-        kind = "all deferred" if verdict.deferred is not None else "and blocks held for them"
+        kind = "all deferred" if counted(verdict.deferred) is not None else "and blocks held for them"
         text = f"{name} has {queue} waiting, {kind}, with nothing running, {used} of its KV cache held"
         return text if verdict.held_seconds == 0 else f"{text} and {still}"
     if signature is Signature.QUEUE_DEADLOCK:

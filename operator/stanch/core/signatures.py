@@ -130,13 +130,15 @@ def limit(signature: Signature, policy: Policy, role: Role, sample: Sample) -> f
     """From how many seconds on this signature is a fault."""
     producer = role in _PRODUCERS
     lease = policy.lease
+    pin = policy.kv_pin_seconds + PIN_MARGIN_SECONDS if policy.may_be_bidirectional else 0.0
     if signature is Signature.HELD_IDLE:
-        pin = policy.kv_pin_seconds + PIN_MARGIN_SECONDS if policy.may_be_bidirectional else 0.0
         return policy.hold(policy.held_idle_seconds, pin)
     if signature is Signature.DEFERRED_STALL:
         return policy.hold(policy.deferred_stall_seconds)
     if signature is Signature.QUEUE_DEADLOCK:
-        return policy.hold(policy.queue_deadlock_seconds, 2 * lease if producer else 0.0)
+        # A prompt that does not fit beside pinned turns waits honestly until they run out.
+        pinned = pin if (sample.usage or 0.0) >= policy.floor_ratio else 0.0
+        return policy.hold(policy.queue_deadlock_seconds, 2 * lease if producer else pinned)
     if signature is Signature.NO_PROGRESS:
         warming_up = counted(sample.generation_tokens) == 0
         return policy.hold(policy.no_progress_warmup_seconds if warming_up else policy.no_progress_seconds)
