@@ -140,7 +140,8 @@ async def canary(session: aiohttp.ClientSession, address: Address, deadline_seco
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return end(Outcome.UNREACHABLE if status is None else _refusal(status), _trouble(error))
     if status != HTTPStatus.OK:
-        return end(_refusal(status), _said(body))
+        wants = "it wants an API key: " if status == HTTPStatus.UNAUTHORIZED else ""
+        return end(_refusal(status), wants + _said(body))
     if (counted := _tokens(_json(body))) is None:
         # A 200 without a token is no answer: a server that is shutting down gives those.
         return end(Outcome.FAILED, "an answer without a token")

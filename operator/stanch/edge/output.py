@@ -64,8 +64,12 @@ def print_check(out: Console, judged: Sequence[Judged], advice: dict[str, Advice
     read = {one.watched.target.name for one in judged if one.verdict.state is not State.BLIND}
     told = {name: a for name, a in advice.items() if a.version is not None or name in read}
     for text_of_version, names in _grouped(told).items():
-        where = names[0] if len(names) == 1 else f"{len(names)} servers ({', '.join(names[:3])}, ...)"
+        where = names[0] if len(names) == 1 else f"{len(names)} servers ({_some(names)})"
         out.print(f"  {where}: {text_of_version}")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names if len(names) <= 3 else [*names[:3], "..."])
 
 
 def _grouped(advice: dict[str, Advice]) -> dict[str, list[str]]:
