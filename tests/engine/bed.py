@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -150,6 +150,15 @@ class Engine:
                 os.kill(pid, signal.SIGCONT)
         self._frozen = []
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """freeze_worker for the length of a block."""
+        self.freeze_worker()
+        try:
+            yield
+        finally:
+            self.thaw()
+
     def stop(self, grace_s: float = 10) -> None:
         """SIGTERM, after the grace SIGKILL for the whole group; returns when no process of it is left."""
         process = self._process
@@ -247,6 +256,7 @@ class Engine:
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self._side_port),
             "STANCH_BED_NIXL_DELAY_US": "1000",
+            "STANCH_BED_YIELD_US": "200",
             # vLLM's sockets between its processes go here, so that a killed engine leaves nothing behind.
             "TMPDIR": str(scratch),
         }

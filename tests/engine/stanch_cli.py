@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,10 @@ class Running:
         if self._process.poll() is None:
             self._process.kill()
         self._process.communicate()
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self._process.send_signal(signal.SIGINT)
 
     def finish(self, deadline_s: float = 120) -> Run:
         """Wait for its end. Raises subprocess.TimeoutExpired."""

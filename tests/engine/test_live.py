@@ -85,8 +85,7 @@ def test_frozen_peer_and_thaw(clean_pair: Pair) -> None:
     """The prefill's worker hangs before its blocks are read: the decode waits, and no defect is needed."""
     pair, decode = clean_pair, clean_pair.decode
     halves = [pair.unread_prefill() for _ in range(3)]
-    pair.prefill.freeze_worker()
-    try:
+    with pair.prefill.frozen():
         pending = [pair.read(*half) for half in halves]
         until(lambda: decode.metric(WAITING) == 3, "three waiting for a frozen peer")
         checked, watched = look(decode.url)
@@ -94,8 +93,6 @@ def test_frozen_peer_and_thaw(clean_pair: Pair) -> None:
             one.give_up()
         until(lambda: decode.metric(WAITING) == 0, "the clients are gone")
         gone = check(decode.url)
-    finally:
-        pair.prefill.thaw()
     assert checked.exit_code == FAULT, str(checked)
     assert checked.last["signature"] == "DeferredStall", str(checked)
     assert watched.last["state"] == "fault", str(watched)
@@ -182,7 +179,7 @@ def test_capacity_wait_behind_a_leak(pair: Pair) -> None:
 
 def test_restart_heals_and_carries_nothing_over(pair: Pair) -> None:
     pair.leak(0.3)
-    with start_watch(pair.decode.url, "decode", 90) as watching:
+    with start_watch(pair.decode.url, "decode", 600) as watching:
         # Seen sick before the restart, so that something is there to carry over.
         assert check(pair.decode.url).exit_code == FAULT
         pair.decode.stop()
@@ -190,13 +187,13 @@ def test_restart_heals_and_carries_nothing_over(pair: Pair) -> None:
         pair.decode.launch()
         pair.decode.wait_ready()
         pair.warm_up()
-        watched = watching.finish(150)
+        healed = check(pair.decode.url)
+        watching.interrupt()
+        watched = watching.finish()
     assert down.exit_code == CANNOT_TELL, str(down)
-    assert down.last["signature"] == "Blind", str(down)
-    states = watched.states()
-    assert "fault" in states, str(watched)
-    after = states[len(states) - states[::-1].index("fault") :]
-    assert after[0] == "blind", f"{states}\n{watched}"
-    assert after[-1] == "healthy", f"{states}\n{watched}"
-    assert "suspect" not in after, f"{states}\n{watched}"
-    assert check(pair.decode.url).exit_code == HEALTHY
+    assert (down.last["state"], down.last["signature"]) == ("blind", "Blind"), str(down)
+    assert healed.exit_code == HEALTHY, str(healed)
+    assert [state for state in watched.states() if state != "suspect"] == ["fault", "blind", "healthy"], str(
+        watched
+    )
+    assert watched.states()[-2:] == ["blind", "healthy"], str(watched)

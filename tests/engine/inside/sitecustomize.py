@@ -1,15 +1,21 @@
 """Loaded by Python itself in every process of a test engine (this directory is on its PYTHONPATH).
 
-NIXL's Python agent hard-codes `pthrDelay = 0` (nixl 1.5.1, nixl_cu13/_api.py), so that its progress thread
-polls without a pause and burns one core per engine. With STANCH_BED_NIXL_DELAY_US set, that many
-microseconds are put between two polls: on two cores this is the difference between engines that answer and
-engines that starve each other.
+It makes engines bearable on two shared cores, each thing where its environment variable is set:
+
+STANCH_BED_NIXL_DELAY_US  NIXL's Python agent hard-codes `pthrDelay = 0` (nixl 1.5.1, nixl_cu13/_api.py), so
+    that its progress thread polls without a pause and burns one core per engine. This many microseconds are
+    put between two polls.
+STANCH_BED_YIELD_US  vLLM's processes wait for each other in loops around os.sched_yield (0.29.0 and 0.32.0,
+    distributed/utils.py). Newer kernels (seen with 6.18) make a thread that yields forfeit its turn, so where
+    more threads want to run than there are cores, such a loop was starved for 5 to 20 s at a time, and the
+    first NIXL handshake took up to 30 s. A sleep of this many microseconds instead has no such price.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -59,3 +65,12 @@ class _CalmFinder(MetaPathFinder):
 _delay = os.environ.get("STANCH_BED_NIXL_DELAY_US")
 if _delay:
     sys.meta_path.insert(0, _CalmFinder(int(_delay)))
+
+_nap = os.environ.get("STANCH_BED_YIELD_US")
+if _nap:
+    _nap_s = int(_nap) / 1e6
+
+    def _sleep_instead() -> None:
+        time.sleep(_nap_s)
+
+    os.sched_yield = _sleep_instead

@@ -1,0 +1,204 @@
+"""What `stanch demo --engines` plays on: real vLLM engines, one prefill and two decodes, the decodes with the
+injector in them; the demo's own router sends them light traffic from this process.
+
+It is no part of the package, which ships neither a fault injector nor an installer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import aiohttp
+
+from stanch.core.policy import Policy
+from stanch.edge.demo.child import StartError
+from stanch.edge.demo.fleet import Member, Traffic
+from stanch.edge.demo.pd import PdRequest, RequestFailedError, pd_request
+from stanch.edge.demo.repair import Limits, Say
+from stanch.edge.demo.router import Router
+from stanch.edge.demo.story import Stage
+from tests.engine import install
+from tests.engine.bed import Bed, Engine, EngineError, Role, Spec
+from tests.engine.marks import PARK
+from tests.engine.model import words
+
+_T = TypeVar("_T")
+
+VERSION = install.BASE_VERSION
+ROLES: dict[str, Role] = {"prefill-0": "prefill", "decode-0": "decode", "decode-1": "decode"}
+# A client that waits longer has met the defect, or a machine with far too much to do.
+_PATIENCE_S = 4.0
+# The first request of a pair also makes the NIXL handshake.
+_FIRST_REQUEST_S = 90.0
+# The prompts of these seeds share no beginning: no block is found in a prefix cache.
+_PROMPTS = 508
+_TELL_EVERY_S = 20.0
+
+
+def missing() -> str | None:
+    """Why the demo cannot be played on engines here, as one sentence; None where it can."""
+    if install.locate(VERSION) is None:
+        return f"vLLM {VERSION} is not installed; `make engines` installs it, once, outside the checkout"
+    return None
+
+
+def pauses(rng: random.Random) -> Iterator[float]:
+    """Seconds between a request and the next, for ever: what two cores can serve beside all else."""
+    while True:
+        yield rng.uniform(0.6, 1.6)
+
+
+class EngineFleet:
+    """A Deployment of real engines. Use `fleet(...)`."""
+
+    kind = f"real vLLM {VERSION}, on the CPU"
+
+    def __init__(self, bed: Bed, session: aiohttp.ClientSession, seed: int) -> None:
+        self._bed = bed
+        self._session = session
+        self._seed = seed
+        self._pids: dict[str, int] = {}
+        self._at_work: set[asyncio.Future[Any]] = set()
+        self._to_plant: Counter[str] = Counter()
+        self._planted: list[str] = []
+        self._prompts = itertools.cycle(random.Random(seed).sample(range(_PROMPTS), _PROMPTS))
+        self.keep_logs = False
+
+    async def start(self, say: Say) -> Router:
+        """All engines at once, then a first request to each decode; returns the router. Raises StartError."""
+        specs = [Spec(role, name, inject=role == "decode") for name, role in ROLES.items()]
+        starting = asyncio.ensure_future(self._off_loop(lambda: self._bed.start_all(*specs)))
+        while not (await asyncio.wait((starting,), timeout=_TELL_EVERY_S))[0]:
+            up = sum(await asyncio.gather(*(self.health(one.name) for one in self._bed.engines)))
+            say(f"{up} of {len(specs)} engines are up")
+        for engine in await starting:
+            self._pids[engine.name] = _group(engine)
+        urls = {name: self._engine(name).url for name in ROLES}
+        prefills = {name: url for name, url in urls.items() if ROLES[name] == "prefill"}
+        decodes = {name: url for name, url in urls.items() if ROLES[name] == "decode"}
+        for pair in itertools.product(prefills.values(), decodes.values()):
+            first = PdRequest("first", words(64, seed=next(self._prompts)), 4, _FIRST_REQUEST_S)
+            try:
+                await pd_request(self._session, *pair, first)
+            except RequestFailedError as error:
+                raise self._failed(f"the first request through {pair[0]} and {pair[1]}: {error}") from error
+        self._router = Router(prefills, decodes, self._seed, pauses, self._ask)
+        return self._router
+
+    @property
+    def engines(self) -> tuple[Member, ...]:
+        """The engines as they are now; a pid is that of the engine's process group, which a restart changes."""
+        return tuple(
+            Member(name, role, self._engine(name).url, self._pids[name], self._engine(name).spec.blocks)
+            for name, role in ROLES.items()
+        )
+
+    async def traffic(self) -> Traffic:
+        return replace(self._router.traffic(), planted=tuple(self._planted))
+
+    async def plant(self, name: str, requests: int) -> None:
+        """The next so many requests to this engine carry the mark that the injector acts on."""
+        self._to_plant[name] += requests
+
+    async def take_out(self, name: str) -> None:
+        self._router.take_out(name)
+
+    async def put_back(self, name: str) -> None:
+        self._router.put_back(name)
+
+    async def restart(self, name: str) -> None:
+        engine = self._engine(name)
+        await self._off_loop(engine.restart)
+        self._pids[name] = _group(engine)
+
+    async def health(self, name: str) -> bool:
+        """What a liveness probe with Kubernetes' default time-out of a second sees."""
+        try:
+            url, patience = f"{self._engine(name).url}/health", aiohttp.ClientTimeout(total=1)
+            async with self._session.get(url, timeout=patience) as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, asyncio.TimeoutError):
+            return False
+
+    async def stuck(self, name: str) -> None:
+        """A stock engine lists nothing: that comes with the engine kit."""
+
+    async def end(self) -> None:
+        """End all processes side by side, by force if it must be."""
+        try:
+            for engine in self._bed.engines:
+                engine.ask_to_end()
+            await asyncio.gather(*(asyncio.to_thread(one.stop, 5) for one in self._bed.engines))
+        finally:
+            for engine in self._bed.engines:
+                engine.kill()
+        # An interrupted start or restart may bring one more up, and ends when it finds that one dead.
+        while not all(work.done() for work in self._at_work):
+            await asyncio.sleep(0.1)
+            for engine in self._bed.engines:
+                engine.kill()
+        if not self.keep_logs:
+            shutil.rmtree(self._bed.directory, ignore_errors=True)
+
+    def _ask(self, rng: random.Random, name: str, decode: str) -> PdRequest:
+        if self._to_plant[decode]:
+            self._to_plant[decode] -= 1
+            name = f"{PARK}{name}"
+            self._planted.append(name)
+        prompt = words(rng.randint(192, 448), seed=next(self._prompts))
+        return PdRequest(name, prompt, rng.randint(4, 8), _PATIENCE_S)
+
+    async def _off_loop(self, work: Callable[[], _T]) -> _T:
+        """Run what blocks, in a thread that outlives a cancelled caller. Raises StartError."""
+        thread = asyncio.ensure_future(asyncio.to_thread(work))
+        self._at_work.add(thread)
+        try:
+            return await asyncio.shield(thread)
+        except (EngineError, OSError) as error:
+            raise self._failed(str(error).splitlines()[0].rstrip(":")) from error
+
+    def _failed(self, what: str) -> StartError:
+        # Its log tells why, but at a length that nobody wants here.
+        self.keep_logs = True
+        return StartError(f"{what}; the engines' logs are in {self._bed.directory}")
+
+    def _engine(self, name: str) -> Engine:
+        return next(engine for engine in self._bed.engines if engine.name == name)
+
+
+@asynccontextmanager
+async def fleet(seed: int, say: Say) -> AsyncIterator[EngineFleet]:
+    """The engines with traffic between them; nothing of them is left at the end. Raises StartError."""
+    async with aiohttp.ClientSession() as session:
+        engines = EngineFleet(Bed(VERSION), session, seed)
+        try:
+            router = await engines.start(say)
+            async with router.running():
+                yield engines
+        finally:
+            await engines.end()
+
+
+def _group(engine: Engine) -> int:
+    return os.getpgid(engine.worker_pids()[0])
+
+
+# Seconds. Start and restart are a minute of imports each on two cores.
+STAGE = Stage(
+    opening=(
+        f"starting {len(ROLES)} real vLLM {VERSION} engines on the CPU, with NIXL between them and a fault "
+        "injector in the decodes: a minute or two"
+    ),
+    build=fleet,
+    policy=Policy(interval_seconds=1.0).with_hold(10.0),
+    limits=Limits(look=60, detect=120, confirm=90, drain=30, ready=30, request=60, serve=15),
+)
