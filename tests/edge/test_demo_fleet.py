@@ -79,11 +79,12 @@ def test_a_fleet_serves_restarts_and_leaves_nothing() -> None:
             assert await fleet.health("decode-1")
             await fleet.take_out("decode-1")
             assert (await fleet.traffic()).out == ("decode-1",)
-            await fleet.put_back("decode-1")
-            assert (await fleet.traffic()).out == ()
             before = fleet.engines
+            # Out of rotation, so that no request meets the closed port.
             await fleet.restart("decode-1")
             after = fleet.engines
+            await fleet.put_back("decode-1")
+            assert (await fleet.traffic()).out == ()
             assert [m.url for m in after] == [m.url for m in before]
             assert [a.name for a, b in zip(after, before, strict=True) if a.pid != b.pid] == ["decode-1"]
             assert await fleet.health("decode-1")
