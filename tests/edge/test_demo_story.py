@@ -130,6 +130,7 @@ INCIDENT = Incident(
     sentence="decode-1 holds 10 % of its KV cache with nothing running or waiting",
     steps=(Step("Observe", 1.0, 9.5, "seen"),),
     held_ratio=0.1,
+    held_blocks=10,
     stuck=(HELD,),
     traffic=QUIET,
     lost=0,
@@ -175,7 +176,7 @@ def test_lost_is_what_the_leak_did_not_swallow(
         ),
         pytest.param(
             replace(INCIDENT, stuck=None),
-            ["10 % of the KV cache", "comes with the engine kit"],
+            ["Held: 10 blocks, 10 % of the KV cache", "come with the engine kit"],
             ["cmpl-"],
             id="a real engine",
         ),

@@ -23,6 +23,7 @@ _ROLES = {
     "decode-1": "decode",
     "decode-2": "decode",
 }
+_BLOCKS = 100
 # A real engine ends within 2.4 s of SIGTERM (vLLM 0.29.0, --shutdown-timeout 0).
 _TERM_SECONDS = 5.0
 # For as long as somebody's outgoing connection may sit on the port between two lives.
@@ -31,12 +32,13 @@ _SAME_PORT_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One engine of the fleet. role: prefill or decode; url has no path."""
+    """One engine of the fleet. role: prefill or decode; url has no path; blocks: of its KV cache, usable."""
 
     name: str
     role: str
     url: str
     pid: int
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,10 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The router's counts. gave_up: ids of requests whose clients left; failures: which failed and why."""
+    """The router's counts. gave_up: ids of requests whose clients left; failures: which failed and why.
+
+    planted: ids of requests that were marked to meet the defect, where it takes a mark.
+    """
 
     sent: int
     answered: int
@@ -62,6 +67,7 @@ class Traffic:
     failures: tuple[str, ...]
     in_flight: dict[str, int]
     out: tuple[str, ...]
+    planted: tuple[str, ...] = ()
 
 
 class Fleet:
@@ -99,7 +105,7 @@ class Fleet:
     def engines(self) -> tuple[Member, ...]:
         """The engines as they are now; a restart changes a pid."""
         return tuple(
-            Member(name, role, _url(self._children[name]), self._children[name].pid)
+            Member(name, role, _url(self._children[name]), self._children[name].pid, _BLOCKS)
             for name, role in _ROLES.items()
         )
 
@@ -109,16 +115,10 @@ class Fleet:
         return _url(self._children["router"])
 
     async def traffic(self) -> Traffic:
-        stats = await self._get(f"{self.router}/stats")
-        return Traffic(
-            sent=stats["sent"],
-            answered=stats["answered"],
-            failed=stats["failed"],
-            gave_up=tuple(stats["gave_up"]),
-            failures=tuple(stats["failures"]),
-            in_flight=stats["in_flight"],
-            out=tuple(stats["out"]),
-        )
+        stats: dict[str, Any] = await self._get(f"{self.router}/stats")
+        # JSON has no tuples.
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stats.items()}
+        return Traffic(**fields)
 
     async def plant(self, name: str, requests: int = 3) -> None:
         """The next so many P/D requests to this engine meet the defect."""
@@ -162,6 +162,7 @@ class Fleet:
 
     async def _start_engine(self, name: str, port: int) -> None:
         flags = ["--name", name, "--role", _ROLES[name], "--port", str(port), "--seed", str(self._seed)]
+        flags += ["--blocks", str(_BLOCKS)]
         self._children[name] = await Child.start(_ENGINE, flags)
 
     def _router_flags(self) -> list[str]:

@@ -84,6 +84,11 @@ class Repair:
     held: float = 0.0
     stuck: tuple[Stuck, ...] | None = None
 
+    @property
+    def held_blocks(self) -> int:
+        """How many blocks the held share of the cache is."""
+        return round(self.held * self._member(self.suspect).blocks) if self.suspect else 0
+
     async def observe(self) -> str:
         """The watchdog finds a fault; nobody tells it where."""
         one = await self.board.until(_fault, self.limits.detect, "no engine was found at fault")
@@ -130,7 +135,7 @@ class Repair:
         self.stuck = await self.fleet.stuck(self.suspect)
         self.held = self._sample(self.suspect).usage or 0.0
         if self.stuck is None:
-            return f"{percent(self.held)} of the KV cache is held; this engine cannot say by which requests"
+            return f"{self.held_blocks} blocks are held, {percent(self.held)} of the KV cache"
         blocks = sum(held.blocks for held in self.stuck)
         return f"{len(self.stuck)} stuck requests hold {blocks} blocks, {percent(self.held)} of the KV cache"
 
@@ -166,9 +171,9 @@ class Repair:
         usage = self._sample(self.suspect).usage
         if one.verdict.state is not State.HEALTHY or usage is None or usage >= self.policy.floor_ratio:
             raise StepFailedError(sentence(one.verdict))
-        names = " and ".join(prefill.name for prefill in prefills)
+        names = ("each of " if len(prefills) > 1 else "") + " and ".join(p.name for p in prefills)
         return (
-            f"a canary answered in {canary.seconds:.1f} s, a real request through each of {names}, "
+            f"a canary answered in {canary.seconds:.1f} s, a real request through {names}, "
             f"no transfer failed, {percent(usage)} of the KV cache held"
         )
 

@@ -1,4 +1,4 @@
-"""The demo's router, as a process of its own: seeded traffic through the pairs, and who is in rotation.
+"""The demo's router: seeded traffic through the pairs, and who is in rotation. A process of its own with
 
     python -m stanch.edge.demo.router --prefill NAME=URL ... --decode NAME=URL ... --seed N
 
@@ -13,12 +13,14 @@ import itertools
 import os
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
 
 import aiohttp
 from aiohttp import web
 
+from stanch.edge.demo.fleet import Traffic
 from stanch.edge.demo.pd import GaveUpError, PdRequest, RequestFailedError, pd_request
 from stanch.edge.demo.process import serve
 
@@ -35,6 +37,11 @@ def pauses(rng: random.Random) -> Iterator[float]:
         for _ in range(rng.randint(6, 12)):
             yield rng.uniform(0.2, 0.5)
         yield rng.uniform(8.5, 10.0) if rng.random() < 0.1 else rng.uniform(1.0, 2.5)
+
+
+def ask(rng: random.Random, name: str, decode: str) -> PdRequest:
+    """The request of that name, whichever decode engine it goes to."""
+    return PdRequest(name, "word " * rng.randint(192, 448), rng.randint(4, 8), PATIENCE_SECONDS)
 
 
 @dataclass(slots=True)
@@ -64,44 +71,53 @@ class Counts:
 
 
 class Router:
-    """Traffic and its control."""
+    """Traffic and its control. pauses, ask: the traffic's habits, as those of this module."""
 
-    def __init__(self, prefills: dict[str, str], decodes: dict[str, str], seed: int) -> None:
+    def __init__(
+        self,
+        prefills: dict[str, str],
+        decodes: dict[str, str],
+        seed: int,
+        pauses: Callable[[random.Random], Iterator[float]] = pauses,
+        ask: Callable[[random.Random, str, str], PdRequest] = ask,
+    ) -> None:
         self._prefills = itertools.cycle(prefills.values())
         self._rotation = Rotation(decodes)
         self._random = random.Random(f"{seed}/traffic")
         self._seed = seed
+        self._pauses, self._ask = pauses, ask
         self._counts = Counts(in_flight=dict.fromkeys(decodes, 0))
         self._requests: set[asyncio.Task[None]] = set()
 
-    async def run(self, _: web.Application) -> AsyncIterator[None]:
-        """The traffic, for as long as the application lives (an aiohttp cleanup context)."""
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The traffic, for as long as the block lasts."""
         async with aiohttp.ClientSession() as session:
             traffic = asyncio.create_task(self._traffic(session))
-            yield
-            ending = (traffic, *self._requests)
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            try:
+                yield
+            finally:
+                ending = (traffic, *self._requests)
+                for task in ending:
+                    task.cancel()
+                await asyncio.gather(*ending, return_exceptions=True)
 
     async def _traffic(self, session: aiohttp.ClientSession) -> None:
-        for number, pause in enumerate(pauses(self._random)):
+        for number, pause in enumerate(self._pauses(self._random)):
             await asyncio.sleep(pause)
-            task = asyncio.create_task(self._send(session, number))
+            task = asyncio.create_task(self._send(session, f"demo-{self._seed}-{number}"))
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
 
-    async def _send(self, session: aiohttp.ClientSession, number: int) -> None:
-        words = self._random.randint(192, 448)
-        tokens = self._random.randint(4, 8)
-        ask = PdRequest(f"demo-{self._seed}-{number}", "word " * words, tokens, PATIENCE_SECONDS)
+    async def _send(self, session: aiohttp.ClientSession, name: str) -> None:
         counts = self._counts
         counts.sent += 1
         decode = self._rotation.next()
         if decode is None:
             counts.failed += 1
-            counts.failures.append(f"{ask.request_id}: no decode engine is in rotation")
+            counts.failures.append(f"{name}: no decode engine is in rotation")
             return
+        ask = self._ask(self._random, name, decode)
         counts.in_flight[decode] += 1
         try:
             await pd_request(session, next(self._prefills), self._rotation.urls[decode], ask)
@@ -114,44 +130,55 @@ class Router:
         finally:
             counts.in_flight[decode] -= 1
 
-    async def stats(self, _: web.Request) -> web.Response:
-        """GET /stats: the counts, and who is out of rotation."""
+    def traffic(self) -> Traffic:
+        """The counts so far, and who is out of rotation."""
         counts = self._counts
-        return web.json_response(
-            {
-                "sent": counts.sent,
-                "answered": counts.answered,
-                "failed": counts.failed,
-                "gave_up": list(counts.gave_up),
-                "failures": list(counts.failures),
-                "in_flight": counts.in_flight,
-                "out": sorted(self._rotation.out),
-            }
+        return Traffic(
+            counts.sent,
+            counts.answered,
+            counts.failed,
+            tuple(counts.gave_up),
+            tuple(counts.failures),
+            dict(counts.in_flight),
+            tuple(sorted(self._rotation.out)),
         )
 
-    async def take_out(self, request: web.Request) -> web.Response:
-        """POST /out/NAME: no request that has not been sent yet goes to this engine."""
-        return self._set(request, out=True)
+    def take_out(self, name: str) -> None:
+        """No request that has not been sent yet goes to this engine."""
+        self._rotation.out.add(name)
 
-    async def put_back(self, request: web.Request) -> web.Response:
-        """POST /in/NAME."""
-        return self._set(request, out=False)
+    def put_back(self, name: str) -> None:
+        self._rotation.out.discard(name)
 
-    def _set(self, request: web.Request, *, out: bool) -> web.Response:
+    async def _run(self, _: web.Application) -> AsyncIterator[None]:
+        async with self.running():
+            yield
+
+    async def _stats(self, _: web.Request) -> web.Response:
+        return web.json_response(asdict(self.traffic()))
+
+    async def _out(self, request: web.Request) -> web.Response:
+        return self._set(request, self.take_out)
+
+    async def _in(self, request: web.Request) -> web.Response:
+        return self._set(request, self.put_back)
+
+    def _set(self, request: web.Request, change: Callable[[str], None]) -> web.Response:
         name = request.match_info["name"]
         if name not in self._rotation.urls:
             return web.json_response({"error": f"no decode engine {name}"}, status=404)
-        (self._rotation.out.add if out else self._rotation.out.discard)(name)
+        change(name)
         return web.json_response({"out": sorted(self._rotation.out)})
 
     def application(self) -> web.Application:
+        """GET /stats: a Traffic in JSON. POST /out/NAME, /in/NAME: out of rotation and back."""
         app = web.Application()
-        app.cleanup_ctx.append(self.run)
+        app.cleanup_ctx.append(self._run)
         app.add_routes(
             [
-                web.get("/stats", self.stats),
-                web.post("/out/{name}", self.take_out),
-                web.post("/in/{name}", self.put_back),
+                web.get("/stats", self._stats),
+                web.post("/out/{name}", self._out),
+                web.post("/in/{name}", self._in),
             ]
         )
         return app

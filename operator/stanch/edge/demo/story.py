@@ -10,7 +10,8 @@ import asyncio
 import random
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 
 import aiohttp
 
@@ -22,7 +23,7 @@ from stanch.edge.advice import advise
 from stanch.edge.demo.board import NotInTimeError, following
 from stanch.edge.demo.child import StartError
 from stanch.edge.demo.fleet import Fleet, Stuck, Traffic
-from stanch.edge.demo.repair import Deployment, Limits, Repair, StepFailedError
+from stanch.edge.demo.repair import Deployment, Limits, Repair, Say, StepFailedError
 from stanch.edge.demo.telling import Incident, Output, Probes, Step
 from stanch.edge.demo.view import view
 from stanch.edge.live import Judged, watching
@@ -33,6 +34,27 @@ _DEPLOYMENT = "demo"
 # A demo's patience: in production these are minutes.
 POLICY = Policy(interval_seconds=1.0).with_hold(8.0)
 _TROUBLE = (StepFailedError, NotInTimeError, StartError, aiohttp.ClientError, asyncio.TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the story is played on.
+
+    opening: its first line. build: makes the deployment, seeded, and may tell how far it is.
+    """
+
+    opening: str
+    build: Callable[[int, Say], AbstractAsyncContextManager[Deployment]]
+    policy: Policy
+    limits: Limits
+
+
+SIMULATED = Stage(
+    "starting the fleet: processes of their own on loopback, no network, no GPU, no vLLM needed",
+    lambda seed, say: Fleet(seed),
+    POLICY,
+    Limits(),
+)
 
 
 class Prober:
@@ -136,6 +158,7 @@ async def _play(repair: Repair, out: Output, rng: random.Random) -> Incident:
         sentence=sentence(verdict) if verdict else "",
         steps=tuple(steps.taken),
         held_ratio=repair.held,
+        held_blocks=repair.held_blocks,
         stuck=repair.stuck,
         traffic=traffic,
         lost=lost(traffic, repair.stuck),
@@ -148,28 +171,29 @@ async def _play(repair: Repair, out: Output, rng: random.Random) -> Incident:
 def lost(traffic: Traffic, stuck: tuple[Stuck, ...] | None) -> int:
     """Requests that failed or whose clients left, without those that the leak had swallowed."""
     swallowed = [held.id for held in stuck or ()]
-    # The engine's id of a request is cmpl-<its X-Request-Id>-<prompt>-<random>.
-    left = [name for name in traffic.gave_up if not any(i.startswith(f"cmpl-{name}-") for i in swallowed)]
-    return traffic.failed + len(left)
+
+    def was_swallowed(name: str) -> bool:
+        # The engine's id of a request is cmpl-<its X-Request-Id>-<prompt>-<random>.
+        return name in traffic.planted or any(one.startswith(f"cmpl-{name}-") for one in swallowed)
+
+    return traffic.failed + sum(not was_swallowed(name) for name in traffic.gave_up)
 
 
 def _all_healthy(now: Mapping[str, Judged]) -> bool | None:
     return True if now and all(one.verdict.state is State.HEALTHY for one in now.values()) else None
 
 
-def main(seed: int, plain: bool | None = None) -> int:
-    """Run the demo on simulated engines; 0 when the leak was found and healed, else 1.
+def main(seed: int, plain: bool | None = None, stage: Stage = SIMULATED) -> int:
+    """Run the demo; 0 when the leak was found and healed, else 1.
 
     plain: lines instead of a live view; None decides by whether standard output is a terminal.
     """
 
     async def play() -> int:
         with view(sys.stdout.isatty() if plain is None else not plain) as out:
-            out.say(
-                "starting the fleet: processes of their own on loopback, no network, no GPU, no vLLM needed"
-            )
-            async with Fleet(seed) as fleet:
-                incident = await run(fleet, POLICY, out, seed)
+            out.say(stage.opening)
+            async with stage.build(seed, out.say) as fleet:
+                incident = await run(fleet, stage.policy, out, seed, stage.limits)
         out.incident(incident)
         return 0 if incident.failure is None else 1
 

@@ -47,7 +47,8 @@ class Probes:
 class Incident:
     """One fault from suspicion to its end.
 
-    stuck: as the engine lists them; None where it has no such list. held_ratio: of the KV cache, 0..1.
+    stuck: as the engine lists them; None where it has no such list. held_ratio: of the KV cache, 0..1;
+    held_blocks: the same in blocks.
     lost: requests of the traffic that failed or found no answer, the stuck ones not counted. advice: on the
     version. failure: why the repair stopped; None where the engine serves again.
     """
@@ -57,6 +58,7 @@ class Incident:
     sentence: str
     steps: tuple[Step, ...]
     held_ratio: float
+    held_blocks: int
     stuck: tuple[Stuck, ...] | None
     traffic: Traffic
     lost: int

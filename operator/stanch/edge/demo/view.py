@@ -157,7 +157,10 @@ def _stuck(incident: Incident) -> Iterator[Text]:
     held = f"{percent(incident.held_ratio)} of the KV cache"
     if incident.stuck is None:
         if incident.held_ratio:
-            yield Text(f"  Held: {held}. By which requests comes with the engine kit.")
+            yield Text(
+                f"  Held: {incident.held_blocks} blocks, {held}. "
+                "The ids of the requests that hold them come with the engine kit."
+            )
         return
     yield Text(
         f"  Stuck requests, holding {held} (listed by the simulated engine; real ones need the engine kit):"
