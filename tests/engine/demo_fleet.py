@@ -96,7 +96,7 @@ class EngineFleet:
 
     @property
     def engines(self) -> tuple[Member, ...]:
-        """The engines as they are now; a pid is that of the engine's process group, which a restart changes."""
+        """The engines as they are now; pid: of the engine's process group, another one after a restart."""
         return tuple(
             Member(name, role, self._engine(name).url, self._pids[name], self._engine(name).spec.blocks)
             for name, role in ROLES.items()
