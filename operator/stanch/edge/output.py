@@ -50,7 +50,12 @@ def headline(verdict: Verdict, text: str) -> str:
         f" {verdict.signature.value}" if verdict.signature and verdict.state is not State.BLIND else ""
     )
     warnings = f"; warns: {', '.join(w.value for w in verdict.warnings)}" if verdict.warnings else ""
-    return f"{verdict.state.value.upper()}{signature}: {text}{warnings}"
+    return printable(f"{verdict.state.value.upper()}{signature}: {text}{warnings}")
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal's cursor: names and reasons come from servers and recordings."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def print_check(out: Console, judged: Sequence[Judged], advice: dict[str, Advice], *, one_look: bool) -> None:
@@ -93,7 +98,7 @@ def table(judged: Sequence[Judged], *, blind_fleet: bool, most: int) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    view = Table(expand=True, box=None, pad_edge=False, show_edge=False)
+    view = Table(expand=True, box=None, pad_edge=False, show_edge=False, title_justify="left")
     for column, justify in (("engine", "left"), ("role", "left"), ("state", "left"), ("KV", "right")):
         view.add_column(column, no_wrap=True, justify=justify)  # type: ignore[arg-type]
     view.add_column("run", justify="right", no_wrap=True)
@@ -104,21 +109,36 @@ def table(judged: Sequence[Judged], *, blind_fleet: bool, most: int) -> Table:
     for one in rows[:most]:
         v = one.verdict
         view.add_row(
-            v.engine,
+            Text(printable(v.engine)),
             v.role.value,
             Text(v.state.value, style=_STYLE[v.state]),
             "?" if v.usage is None else percent(v.usage),
             "?" if v.running is None else f"{v.running:g}",
             "?" if v.waiting is None else f"{v.waiting:g}",
-            Text(headline(v, sentence(v)).partition(": ")[2]),
+            Text(_what(v)),
         )
+    # Above, where a short terminal does not cut it off.
     counts = {state: sum(j.verdict.state is state for j in judged) for state in _WORST_FIRST}
-    view.caption = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
+    view.title = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
     if len(rows) > most:
-        view.caption += f"; {len(rows) - most} more rows not shown"
+        view.title += f"; {len(rows) - most} more rows not shown"
     if blind_fleet:
-        view.caption += "; more than half are blind, so nothing may be done"
+        view.title += "; more than half are blind, so nothing may be done"
     return view
+
+
+def _what(verdict: Verdict) -> str:
+    """What the other columns do not say."""
+    words = []
+    if verdict.state is State.BLIND:
+        words.append(verdict.cause or "")
+    elif verdict.signature is not None:
+        words.append(f"{verdict.signature.value}: {sentence(verdict).removeprefix(f'{verdict.engine} ')}")
+    elif verdict.lifecycle is not None:
+        words.append(verdict.lifecycle.value)
+    if verdict.warnings:
+        words.append(f"warns: {', '.join(w.value for w in verdict.warnings)}")
+    return printable("; ".join(words))
 
 
 def plain_line(verdict: Verdict, at: str) -> str:

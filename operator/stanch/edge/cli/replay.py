@@ -50,7 +50,7 @@ def replay(
             what = (verdict.state, verdict.signature, verdict.warnings, verdict.cap)
             if said.get(verdict.engine) != what:
                 said[verdict.engine] = what
-                scenario = f"{line.scenario}  " if line.scenario else ""
+                scenario = f"{out.printable(line.scenario)}  " if line.scenario else ""
                 click.echo(f"{verdict.t:9.1f} s  {scenario}{out.headline(verdict, sentence(verdict))}")
     return 0
 

@@ -1,0 +1,63 @@
+"""`stanch` as a user runs it: a process of its own, with what it printed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Long enough for a machine that is busy with other tests; nothing is expected to take it.
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """How it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+async def start(
+    *arguments: str, stdout: int = asyncio.subprocess.PIPE, environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """The running process."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "stanch",
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=stdout,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "NO_COLOR": "1", **(environment or {})},
+    )
+
+
+async def stanch(*arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> Done:
+    process = await start(*arguments, environment=environment)
+    out, err = await asyncio.wait_for(process.communicate(stdin), _SECONDS)
+    done = Done(process.returncode or 0, out.decode(), err.decode())
+    assert "Traceback" not in done.err, done.err
+    return done
+
+
+async def into_nothing(*arguments: str) -> Done:
+    """With a standard output whose reader has gone, as with `| head`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        process = await start(*arguments, stdout=writer)
+    finally:
+        os.close(writer)
+    _, err = await asyncio.wait_for(process.communicate(b""), _SECONDS)
+    return Done(process.returncode or 0, "", err.decode())

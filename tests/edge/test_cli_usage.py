@@ -1,0 +1,163 @@
+"""The command line when it is used wrongly, lacks a package, or cannot write: a sentence and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from stanch.core.policy import Policy
+from stanch.edge.cli import commands
+from stanch.edge.policy_file import load_policy
+from tests.edge.cli import stanch, start
+
+pytestmark = pytest.mark.unit
+row = pytest.param
+
+U = "http://127.0.0.1:1"
+
+
+def run(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = commands.run(arguments, debug=False)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        row([], "Usage: stanch [OPTIONS] COMMAND", id="nothing"),
+        row(["bogus"], "stanch: No such command 'bogus'.", id="no-such-command"),
+        row(["check"], "stanch check: Missing argument 'URL...'.", id="no-url"),
+        row(["check", U, "-x"], "stanch check: No such option '-x'.", id="no-such-option"),
+        row(["check", "foo"], "'foo' must start with http:// or https://", id="no-scheme"),
+        row(["check", "http://h:0"], "has port 0", id="port-0"),
+        row(["check", "http://h h"], "has a space", id="space"),
+        row(["check", ""], "must start with http://", id="empty-url"),
+        row(["check", U, U], f"the url {U} is given twice", id="twice"),
+        row(["check", U, f"{U}/metrics"], f"the url {U}/metrics is given twice", id="twice-in-other-words"),
+        row(["check", U, "--role", "worker"], "'worker' is not one of", id="no-role"),
+        row(["check", U, "--for", "60s"], "'60s' is not a number of seconds (allowed: above 0", id="unit"),
+        row(["check", U, "--for", "0"], "0 is out of range (allowed: above 0 to 86400 seconds)", id="zero"),
+        row(["check", U, "--for", "-1"], "-1 is out of range", id="negative"),
+        row(["check", U, "--for", "nan"], "nan is out of range", id="nan"),
+        row(["check", U, "--for", "inf"], "inf is out of range", id="infinite"),
+        row(["check", U, "--hold-seconds", "0.5"], "0.5 is out of range (allowed: 1 to", id="hold-too-short"),
+        row(["check", U, "--interval", "0"], "0 is out of range (allowed: 0.1 to 600", id="no-interval"),
+        row(["check", U, "--kv-pin-seconds", "-1"], "-1 is out of range (allowed: 0 to", id="negative-pin"),
+        row(["check", U, "--output", "xml"], "'xml' is not one of 'table', 'json'", id="no-output"),
+        row(["watch"], "either --target URL=ROLE (repeatable) or --targets FILE", id="watch-nothing"),
+        row(["watch", "--target", f"{U}=decode", "--targets", "f"], "either --target", id="watch-both"),
+        row(["watch", "--target", U], "is not URL=ROLE, such as http://10.0.0.7:8000=decode", id="no-pair"),
+        row(
+            ["watch", "--target", f"{U}=decode", "--target", f"{U}=auto"], "is given twice", id="watch-twice"
+        ),
+        row(["replay"], "Missing argument 'FILE...'.", id="replay-nothing"),
+        row(["replay", "-"], "Missing option '--role'", id="replay-no-role"),
+        row(["replay", "-", "--role", "auto"], "'auto' is not one of", id="replay-auto"),
+        row(["policy", "x"], "unexpected extra argument", id="policy-argument"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(arguments, capsys)
+    assert (code, out) == (64, "")
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "words"),
+    [
+        row(["check", U, "--policy", "FILE"], None, "FILE: cannot be read: No such file", id="no-policy"),
+        row(["check", U, "--policy", "FILE"], "x: 1", "FILE:1: x is not a known key", id="bad-policy"),
+        row(["watch", "--targets", "FILE"], None, "FILE: cannot be read: No such file", id="no-targets"),
+        row(
+            ["watch", "--targets", "FILE"],
+            "targets:\n - url: x",
+            "FILE:2: targets.0.url: 'x'",
+            id="bad-targets",
+        ),
+        row(["replay", "FILE", "--role", "decode"], None, "FILE: cannot be read", id="no-recording"),
+        row(
+            ["replay", "FILE", "--role", "decode"], "{}\nx", "FILE:1: t must be a number", id="bad-recording"
+        ),
+        row(
+            ["replay", "FILE", "--role", "decode", "--policy", "FILE"],
+            "-",
+            "FILE:1: must be a",
+            id="policy-first",
+        ),
+        row(
+            ["check", U, "--api-key-file", "FILE"],
+            None,
+            "FILE: the API key cannot be read: No such",
+            id="no-key",
+        ),
+        row(["check", U, "--api-key-file", "FILE"], " \n", "FILE: holds no API key", id="empty-key"),
+        row(
+            ["check", U, "--api-key-file", "FILE"],
+            "a\nb",
+            "FILE: holds no API key of printable",
+            id="two-keys",
+        ),
+    ],
+)
+def test_a_bad_file(
+    tmp_path: Path, arguments: list[str], content: str | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_text(content)
+    code, out, err = run([argument.replace("FILE", str(path)) for argument in arguments], capsys)
+    assert (code, out) == (65, "")
+    assert err.startswith(words.replace("FILE", str(path)))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["-h"], ["--version"], ["check", "--help"], ["watch", "-h"], ["replay", "-h"]],
+    ids=" ".join,
+)
+def test_help_is_data(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(arguments, capsys)
+    assert (code, err) == (0, "")
+    assert "stanch" in out
+
+
+def test_the_printed_policy_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["policy"], capsys)
+    assert (code, err) == (0, "")
+    (tmp_path / "policy.yaml").write_text(out)
+    assert load_policy(tmp_path / "policy.yaml") == Policy()
+
+
+@pytest.mark.parametrize("package", ["click", "aiohttp", "pydantic"])
+def test_without_the_extra(tmp_path: Path, package: str) -> None:
+    """As in an engine's image, which may have some of the packages and not others."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {package!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+    )
+    done = asyncio.run(stanch("check", U, environment={"PYTHONPATH": str(tmp_path)}))
+    assert (done.code, done.out) == (69, "")
+    assert len(done.err.splitlines()) == 1
+    assert f"needs the package {package}: pip install 'stanch[operator]'" in done.err
+
+
+def test_a_full_disk() -> None:
+    async def full() -> tuple[int | None, str]:
+        nowhere = os.open("/dev/full", os.O_WRONLY)
+        try:
+            process = await start("policy", stdout=nowhere)
+        finally:
+            os.close(nowhere)
+        _, err = await process.communicate()
+        return process.returncode, err.decode()
+
+    assert asyncio.run(full()) == (70, "stanch: the output cannot be written: No space left on device\n")
