@@ -46,7 +46,7 @@ async def start(
 async def stanch(*arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> Done:
     process = await start(*arguments, environment=environment)
     out, err = await asyncio.wait_for(process.communicate(stdin), _SECONDS)
-    done = Done(process.returncode or 0, out.decode(), err.decode())
+    done = Done(process.returncode or 0, out.decode(errors="replace"), err.decode())
     assert "Traceback" not in done.err, done.err
     return done
 

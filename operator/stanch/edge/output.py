@@ -38,7 +38,8 @@ def console() -> Console:
 
 
 def json_line(data: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n")
+    # ASCII: an object stays one whatever the encoding of standard output.
+    sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")
 
 
 def flush() -> None:
