@@ -117,7 +117,9 @@ def test_an_engine_that_prefills_while_the_canary_waits_is_let_be() -> None:
 @pytest.mark.parametrize(
     ("completion", "words"),
     [
-        row(says(401, "Unauthorized"), "rejected with HTTP 401 (Unauthorized)", id="4xx"),
+        row(
+            says(401, "Unauthorized"), "rejected with HTTP 401 (it wants an API key: Unauthorized)", id="4xx"
+        ),
         row(says(500, "dead"), "failed with HTTP 500 (dead)", id="5xx"),
         row(says(200, "{}"), "failed with HTTP 200 (an answer without a token)", id="no-token"),
         row(drops, "had no answer (the connection was closed", id="dropped"),
