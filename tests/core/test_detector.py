@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stanch.core.answers import answer, ask
 from stanch.core.detector import (
     TRANSITIONS,
     EngineState,
@@ -15,8 +16,6 @@ from stanch.core.detector import (
     IllegalTransitionError,
     Phase,
     advance,
-    answer,
-    ask,
     step,
 )
 from stanch.core.policy import Policy

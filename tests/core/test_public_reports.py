@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stanch.core.answers import answer
 from stanch.core.confirm import Canary, Evidence, Outcome, Paused, judge
-from stanch.core.detector import answer, step
+from stanch.core.detector import step
 from stanch.core.policy import Policy, lease_of_version
 from stanch.core.sample import Role
 from stanch.core.verdict import Answer, Signature, State, Verdict

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
+from stanch.core.answers import answer, ask
 from stanch.core.confirm import Canary, Outcome, Ruling
-from stanch.core.detector import EngineState, IllegalTransitionError, answer, ask
+from stanch.core.detector import EngineState, IllegalTransitionError
 from stanch.core.policy import Policy, lease_of_version
 from stanch.core.sample import Role, Sample
 from stanch.core.signatures import NOTHING_OWED
