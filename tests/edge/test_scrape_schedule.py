@@ -47,7 +47,11 @@ async def _run(scraper: Scraper, deliver: Callable[[Scrape], None], done: Callab
         pytest.param(0, 1, 5.0, 0.0, id="alone"),
         pytest.param(0, 4, 5.0, 0.0, id="first"),
         pytest.param(3, 4, 5.0, 3.75, id="last"),
-        pytest.param(999, 1000, 5.0, 4.995, id="last of many"),
+        pytest.param(49, 50, 5.0, 4.9, id="last of as many as there are slots"),
+        pytest.param(0, 1000, 5.0, 0.0, id="first of many"),
+        pytest.param(19, 1000, 5.0, 0.0, id="last of the first slot"),
+        pytest.param(20, 1000, 5.0, 0.1, id="first of the second slot"),
+        pytest.param(999, 1000, 5.0, 4.9, id="last of many"),
     ],
 )
 def test_phases(index: int, count: int, interval: float, offset: float) -> None:
