@@ -71,6 +71,17 @@ def decode_evidence(label: str = "0") -> list[str]:
     ]
 
 
+def prefill_evidence(label: str = "0") -> list[str]:
+    """Lines that tell a prefill: many requests, each for one token, and no remote KV."""
+    mine = f'engine="{label}",model_name="tiny"'
+    return [
+        f"vllm:nixl_num_failed_transfers_total{{{mine}}} 0.0",
+        f"vllm:external_prefix_cache_hits_total{{{mine}}} 0.0",
+        f"vllm:request_params_max_tokens_count{{{mine}}} 30.0",
+        f'vllm:request_params_max_tokens_bucket{{{mine},le="1.0"}} 30.0',
+    ]
+
+
 @dataclass(frozen=True)
 class Asked:
     """One completion that was asked for."""

@@ -182,5 +182,6 @@ def test_when_it_is_cancelled_its_request_ends_with_it() -> None:
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
+        assert not [task for task in asyncio.all_tasks() if "canary" in repr(task.get_coro())]
 
     talk(fake, ask)

@@ -11,7 +11,7 @@ from stanch.core.sample import Role
 from stanch.core.verdict import Signature, State
 from stanch.edge.live import watching
 from stanch.edge.targets import Watched, from_url
-from tests.edge.fake_vllm import FakeVllm, Rank, decode_evidence, until
+from tests.edge.fake_vllm import FakeVllm, Rank, decode_evidence, prefill_evidence, until
 from tests.edge.live_scene import play, scene, shown
 
 pytestmark = pytest.mark.unit
@@ -27,9 +27,11 @@ def test_a_role_is_learnt_from_the_metrics_and_kept() -> None:
             seen = [(await s.step())[0].verdict.role]
             fake.extra = decode_evidence()
             seen.append((await s.step())[0].verdict.role)
-            fake.extra = []
-            seen.append((await s.step())[0].verdict.role)
-        assert seen == [Role.UNKNOWN, Role.DECODE, Role.DECODE]
+            for fake.extra in ([], prefill_evidence()):
+                seen.append((await s.step())[0].verdict.role)
+        assert seen == [Role.UNKNOWN, Role.DECODE, Role.DECODE, Role.DECODE]
+        async with scene(fake, role=None) as s:
+            assert (await s.step())[0].verdict.role is Role.PREFILL
 
     play(script)
 
