@@ -97,7 +97,8 @@ def _barred(verdict: Verdict, policy: Policy) -> str | None:
     if verdict.role is Role.UNKNOWN:
         return "the role is not known, and on a prefill engine the same page is a lease"
     if verdict.role is not Role.DECODE and verdict.signature is not Signature.PRODUCER_STRANDED:
-        return f"a canary proves nothing about {verdict.signature_name} on a {verdict.role.value} engine"
+        kind = "an engine that also prefills" if verdict.role is Role.BOTH else "a prefill engine"
+        return f"a canary proves nothing about {verdict.signature_name} on {kind}"
     if verdict.signature is Signature.PRODUCER_STRANDED and verdict.held_seconds < 2 * policy.lease:
         return f"what a prefill holds may be leased for {2 * policy.lease:.0f} s"
     if verdict.signature is Signature.PRODUCER_STRANDED and verdict.cap is not None:
