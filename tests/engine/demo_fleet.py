@@ -13,7 +13,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -62,10 +62,11 @@ class EngineFleet:
 
     kind = f"real vLLM {VERSION}, on the CPU"
 
-    def __init__(self, bed: Bed, session: aiohttp.ClientSession, seed: int) -> None:
+    def __init__(self, bed: Bed, session: aiohttp.ClientSession, seed: int, say: Say) -> None:
         self._bed = bed
         self._session = session
         self._seed = seed
+        self._say = say
         self._pids: dict[str, int] = {}
         self._at_work: set[asyncio.Future[Any]] = set()
         self._to_plant: Counter[str] = Counter()
@@ -73,14 +74,10 @@ class EngineFleet:
         self._prompts = itertools.cycle(random.Random(seed).sample(range(_PROMPTS), _PROMPTS))
         self.keep_logs = False
 
-    async def start(self, say: Say) -> Router:
+    async def start(self) -> Router:
         """All engines at once, then a first request to each decode; returns the router. Raises StartError."""
         specs = [Spec(role, name, inject=role == "decode") for name, role in ROLES.items()]
-        starting = asyncio.ensure_future(self._off_loop(lambda: self._bed.start_all(*specs)))
-        while not (await asyncio.wait((starting,), timeout=_TELL_EVERY_S))[0]:
-            up = sum(await asyncio.gather(*(self.health(one.name) for one in self._bed.engines)))
-            say(f"{up} of {len(specs)} engines are up")
-        for engine in await starting:
+        for engine in await self._off_loop(lambda: self._bed.start_all(*specs)):
             self._pids[engine.name] = _group(engine)
         urls = {name: self._engine(name).url for name in ROLES}
         prefills = {name: url for name, url in urls.items() if ROLES[name] == "prefill"}
@@ -133,19 +130,24 @@ class EngineFleet:
         """A stock engine lists nothing: that comes with the engine kit."""
 
     async def end(self) -> None:
-        """End all processes side by side, by force if it must be."""
-        try:
+        """End all processes side by side, by force if it must be, also when this is interrupted."""
+        with ExitStack() as last:
+            last.callback(self._clean_up)
+            last.callback(self._kill)
             for engine in self._bed.engines:
                 engine.ask_to_end()
             await asyncio.gather(*(asyncio.to_thread(one.stop, 5) for one in self._bed.engines))
-        finally:
-            for engine in self._bed.engines:
-                engine.kill()
-        # An interrupted start or restart may bring one more up, and ends when it finds that one dead.
-        while not all(work.done() for work in self._at_work):
-            await asyncio.sleep(0.1)
-            for engine in self._bed.engines:
-                engine.kill()
+            # An interrupted start or restart may bring one more up, and ends when it finds that one dead.
+            while not all(work.done() for work in self._at_work):
+                self._kill()
+                await asyncio.sleep(0.1)
+            await asyncio.gather(*self._at_work, return_exceptions=True)
+
+    def _kill(self) -> None:
+        for engine in self._bed.engines:
+            engine.kill()
+
+    def _clean_up(self) -> None:
         if not self.keep_logs:
             shutil.rmtree(self._bed.directory, ignore_errors=True)
 
@@ -161,8 +163,11 @@ class EngineFleet:
         """Run what blocks, in a thread that outlives a cancelled caller. Raises StartError."""
         thread = asyncio.ensure_future(asyncio.to_thread(work))
         self._at_work.add(thread)
+        while not (await asyncio.wait((thread,), timeout=_TELL_EVERY_S))[0]:
+            up = sum(await asyncio.gather(*(self.health(one.name) for one in self._bed.engines)))
+            self._say(f"{up} of {len(ROLES)} engines are up")
         try:
-            return await asyncio.shield(thread)
+            return thread.result()
         except (EngineError, OSError) as error:
             raise self._failed(str(error).splitlines()[0].rstrip(":")) from error
 
@@ -179,9 +184,9 @@ class EngineFleet:
 async def fleet(seed: int, say: Say) -> AsyncIterator[EngineFleet]:
     """The engines with traffic between them; nothing of them is left at the end. Raises StartError."""
     async with aiohttp.ClientSession() as session:
-        engines = EngineFleet(Bed(VERSION), session, seed)
+        engines = EngineFleet(Bed(VERSION), session, seed, say)
         try:
-            router = await engines.start(say)
+            router = await engines.start()
             async with router.running():
                 yield engines
         finally:

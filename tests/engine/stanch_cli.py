@@ -41,6 +41,18 @@ class Run:
                 found.append(one["state"])
         return found
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing was wrong: no fault, never blind, healthy at the end and mostly before.
+
+        A look that falls between two steps of a busy engine may be a suspect; the next one then tells.
+        """
+        states = [one["state"] for one in self.verdicts]
+        healthy = states.count("healthy")
+        return (
+            set(states) <= {"healthy", "suspect"} and states[-1] == "healthy" and healthy >= 0.7 * len(states)
+        )
+
     def __str__(self) -> str:
         return f"$ stanch {' '.join(self.command)}\nexit code {self.exit_code}\n{self.said}"
 

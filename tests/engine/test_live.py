@@ -6,8 +6,14 @@ runs alone, but in this order hardly a restart is needed. Holds are cut to ten s
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import aiohttp
 import pytest
 
+from stanch.core.confirm import Canary, Outcome
+from stanch.edge.engine import Address, canary
 from tests.engine.bed import until
 from tests.engine.client import Traffic
 from tests.engine.pair import RUNNING, WAITING, Pair
@@ -44,6 +50,19 @@ def test_one_look_at_an_idle_engine_knows_its_version(clean_pair: Pair) -> None:
     assert looked.last["vllm"]["version"].startswith(VERSION), str(looked)
 
 
+def test_a_healthy_engine_answers_a_canary(clean_pair: Pair) -> None:
+    async def send() -> Canary:
+        async with aiohttp.ClientSession() as session:
+            return await canary(session, Address(clean_pair.decode.url), 30)
+
+    sent = asyncio.run(send())
+    assert (sent.outcome, sent.generation_tokens, sent.prompt_tokens) == (Outcome.FINISHED, 1, 1)
+    # `check` asks no engine about which there is nothing to ask.
+    checked = check(clean_pair.decode.url, "decode", None, "--canary")
+    assert checked.exit_code == HEALTHY, str(checked)
+    assert checked.last["confirmation"] is None, str(checked)
+
+
 def test_prefill_engine_within_its_lease(clean_pair: Pair) -> None:
     clean_pair.unread_prefill()
     until(lambda: clean_pair.usage(clean_pair.prefill) > 0, "blocks held for a reader")
@@ -61,7 +80,7 @@ def test_traffic(clean_pair: Pair) -> None:
     assert traffic.answered >= 3
     assert not traffic.failed
     assert checked.exit_code == HEALTHY, str(checked)
-    assert watched.states() == ["healthy"], str(watched)
+    assert watched.is_quiet, str(watched)
 
 
 def test_capacity_wait_of_an_engine_at_work(clean_pair: Pair) -> None:
@@ -77,7 +96,7 @@ def test_capacity_wait_of_an_engine_at_work(clean_pair: Pair) -> None:
         one.give_up()
     assert still == 1, "it waited all the time"
     assert checked.exit_code == HEALTHY, str(checked)
-    assert watched.states() == ["healthy"], str(watched)
+    assert watched.is_quiet, str(watched)
     until(lambda: clean_pair.usage() == 0, "all blocks free")
 
 
@@ -105,19 +124,43 @@ def test_frozen_peer_and_thaw(clean_pair: Pair) -> None:
     assert thawed.exit_code == HEALTHY, str(thawed)
 
 
+def test_frozen_worker(clean_pair: Pair, tmp_path: Path) -> None:
+    """A worker that hangs with requests running; a canary then ends in a time-out, which proves it too."""
+    decode = clean_pair.decode
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("canarySeconds: 5\n")
+    pending = [clean_pair.generate(64, 1500) for _ in range(2)]
+    until(lambda: decode.metric(RUNNING) == 2, "two running")
+    with decode.frozen():
+        checked, watched = look(decode.url)
+        asked = check(decode.url, "decode", LOOK_S, "--canary", "--policy", str(policy))
+        assert decode.healthy
+    for one in pending:
+        one.give_up()
+    assert checked.exit_code == FAULT, str(checked)
+    assert checked.last["signature"] == "NoProgress", str(checked)
+    assert watched.last["signature"] == "NoProgress", str(watched)
+    assert asked.exit_code == FAULT, str(asked)
+    assert asked.last["confirmation"] == "confirmed", str(asked)
+    until(lambda: decode.metric(RUNNING) == 0 and clean_pair.usage() == 0, "thawed and idle", deadline_s=60)
+    assert check(decode.url).exit_code == HEALTHY
+
+
 def test_leak_with_clients_waiting(clean_pair: Pair) -> None:
     decode = clean_pair.decode
     with clean_pair.parked(3) as pending:
-        checked, watched = look(decode.url, "decode", LOOK_S, "--canary")
+        checked, watched = look(decode.url)
+        asked = check(decode.url, "decode", LOOK_S, "--canary")
         assert all(one.open for one in pending)
     assert checked.exit_code == FAULT, str(checked)
     assert checked.last["signature"] == "DeferredStall", str(checked)
     assert checked.last["waiting"] == 3, str(checked)
     assert checked.last["usage"] == pytest.approx(0.3), str(checked)
     assert checked.last["held_seconds"] >= HOLD_S, str(checked)
-    assert checked.last["confirmation"] == "confirmed", str(checked)
     assert watched.last["state"] == "fault", str(watched)
     assert watched.last["signature"] == "DeferredStall", str(watched)
+    assert asked.exit_code == FAULT, str(asked)
+    assert asked.last["confirmation"] == "confirmed", str(asked)
 
 
 def test_leak_after_the_clients_left(pair: Pair) -> None:
@@ -141,6 +184,17 @@ def test_a_canary_confirms_the_leak(pair: Pair) -> None:
     assert checked.last["signature"] == "HeldIdle", str(checked)
     # The canary was served by an engine that still holds what nobody runs.
     assert pair.usage() == pytest.approx(held)
+
+
+def test_watch_asks_by_itself_and_its_canary_is_no_progress(pair: Pair) -> None:
+    pair.leak(0.3)
+    with start_watch(pair.decode.url, "decode", LOOK_S + 8, "--canary") as watching:
+        watched = watching.finish()
+    assert watched.last["state"] == "fault", str(watched)
+    assert watched.last["confirmation"] == "confirmed", str(watched)
+    # Were the canary's token taken for progress, the hold would begin again.
+    assert watched.states()[-2:] == ["suspect", "fault"], str(watched)
+    assert watched.last["held_seconds"] > HOLD_S + 4, str(watched)
 
 
 def test_one_look_at_a_leak_is_no_more_than_suspect(pair: Pair) -> None:
