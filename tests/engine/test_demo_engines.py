@@ -18,7 +18,7 @@ STEPS = ["Observe", "Confirm", "Cordon", "Drain", "Confirm again", "Capture", "R
 
 
 def living_in(directory: str) -> list[str]:
-    """The command lines of the processes that work there: an engine's do, also those that renamed themselves."""
+    """The command lines of the processes that work there, as all of an engine do, whatever they are called."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -31,7 +31,7 @@ def living_in(directory: str) -> list[str]:
 
 @pytest.fixture
 def scratch() -> Iterator[str]:
-    """Where the run puts what it needs. Not tmp_path: vLLM's sockets lie below it, and their paths are short."""
+    """Where the run puts what it needs. Not tmp_path: vLLM's sockets go there, whose paths must be short."""
     with tempfile.TemporaryDirectory(prefix="demo-") as directory:
         yield directory
 
