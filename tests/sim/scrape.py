@@ -59,9 +59,11 @@ def build(setting: Setting) -> Deployment:
 
 
 def turns(deployment: Deployment, interval: float, seconds: float = DAY_SECONDS) -> Iterator[list[Seen]]:
-    """The readings of each turn, one of every engine; no turn while the watcher is away."""
+    """The readings of each turn, one of every engine; no turn while the watcher is away.
+
+    seconds: only so much of the day; what there is of it is the same."""
     random = deployment.random
-    away_from = random.uniform(0, seconds) if random.random() < 1 / 3 else seconds
+    away_from = random.uniform(0, DAY_SECONDS) if random.random() < 1 / 3 else DAY_SECONDS
     away_until = away_from + random.uniform(10, 600)
     share = interval / len(deployment.engines)
     last = [-1.0] * len(deployment.engines)
