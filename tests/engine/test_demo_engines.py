@@ -18,7 +18,7 @@ STEPS = ["Observe", "Confirm", "Cordon", "Drain", "Confirm again", "Capture", "R
 
 
 def living_in(directory: str) -> list[str]:
-    """The command lines of the processes that work there, as all of an engine do, whatever they are called."""
+    """The command lines of the processes that work there, as all of an engine do under any name."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

@@ -27,7 +27,8 @@ class NoEnginesError(Exception):
 @click.option(
     "--engines",
     is_flag=True,
-    help="Real vLLM engines on this machine's CPU: in a checkout, after `make engines`. Two to three minutes, 5 GB.",
+    help="Real vLLM engines on this machine's CPU: in a checkout, after `make engines`. Takes two to three "
+    "minutes and 5 GB of memory.",
 )
 def demo(seed: int, plain: bool, engines: bool) -> int:
     """Start a small prefill/decode fleet, plant the leak, and watch it being found, confirmed and healed."""
