@@ -156,6 +156,8 @@ def _lock() -> Iterator[None]:
     cache.mkdir(parents=True, exist_ok=True)
     with cache.joinpath(".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        # A uv that outlives its killed installer keeps the lock, so that nobody builds where it still writes.
+        os.set_inheritable(handle.fileno(), True)
         yield
 
 
@@ -183,7 +185,7 @@ def _overlay_recipe(version: str) -> str:
 def _uv(*arguments: str) -> None:
     command = [_uv_program(), *arguments]
     try:
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True, close_fds=False)
     except subprocess.CalledProcessError as error:
         raise InstallError(
             f"`uv {' '.join(arguments[:2])}` ended with exit code {error.returncode}; its words are above"
