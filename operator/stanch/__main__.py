@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-EXIT_USAGE, EXIT_DATA, EXIT_UNAVAILABLE, EXIT_INTERNAL = 64, 65, 69, 70
+EXIT_UNAVAILABLE, EXIT_INTERRUPTED = 69, 130
 
 
 def main() -> int:
@@ -20,6 +20,8 @@ def main() -> int:
             file=sys.stderr,
         )
         return EXIT_UNAVAILABLE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return commands.run(sys.argv[1:], debug=bool(os.environ.get("STANCH_DEBUG")))
 
 

@@ -9,7 +9,9 @@ import pytest
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
 from stanch.core.verdict import Signature, State
+from stanch.edge.errors import FileError
 from stanch.edge.live import watching
+from stanch.edge.target import Target
 from stanch.edge.targets import Watched, from_url
 from tests.edge.fake_vllm import FakeVllm, Rank, decode_evidence, prefill_evidence, until
 from tests.edge.live_scene import play, scene, shown
@@ -151,5 +153,22 @@ def test_one_that_hangs_delays_nobody_and_is_blind_in_the_end() -> None:
         names = [one.target.name for one in watched]
         assert turns[0] == {names[0]: State.HEALTHY}
         assert turns[-1] == {names[0]: State.HEALTHY, names[1]: State.BLIND}
+
+    play(script)
+
+
+def test_engines_whose_names_collide_are_told_apart_or_refused() -> None:
+    """Rank 0 of a target "a" and a target "a/0"."""
+
+    async def script() -> None:
+        async with FakeVllm(Rank("0"), Rank("1")) as ranks, FakeVllm() as alone:
+            targets = [
+                Watched(Target("a", ranks.url), Role.DECODE, Policy()),
+                Watched(Target("a/0", alone.url), Role.DECODE, Policy()),
+            ]
+            async with watching(targets, Policy()) as live:
+                await live.look()
+                with pytest.raises(FileError, match="two engines are called a/0"):
+                    live.turn()
 
     play(script)

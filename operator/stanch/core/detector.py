@@ -17,7 +17,7 @@ from enum import Enum
 
 from stanch.core.candidates import candidates, choose
 from stanch.core.policy import Policy
-from stanch.core.sample import Role, Sample, problem
+from stanch.core.sample import Role, Sample, counted, problem
 from stanch.core.signatures import (
     NO_FLOOR,
     NOTHING_OWED,
@@ -148,7 +148,7 @@ def step(
         return state, state.verdict
     unfit = problem(sample)
     if unfit is None and sample.age_seconds > policy.gap_seconds:
-        unfit = f"the newest reading is {sample.age_seconds:.0f} s old"
+        unfit = f"the newest reading is {sample.age_seconds:.3g} s old"
     if unfit is None and state.last_t is not None and sample.t <= state.last_t:
         unfit = f"the reading is not newer than the last one ({sample.t:g} after {state.last_t:g})"
     if unfit is not None:
@@ -207,7 +207,7 @@ def _judge(
             usage=sample.usage,
             running=sample.running,
             waiting=sample.waiting,
-            deferred=sample.waiting_deferred,
+            deferred=counted(sample.waiting_deferred),
             warnings=trends.warnings(sample, policy),
             lifecycle=sample.lifecycle,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stanch.core.sample import Role, counted
+from stanch.core.sample import Role
 from stanch.core.verdict import Answer, Cap, Signature, State, Verdict
 
 SCHEMA = "stanch.verdict/1"
@@ -38,7 +38,7 @@ def record(verdict: Verdict, *, one_look: bool = False) -> dict[str, object]:
         "reason": sentence(verdict, one_look=one_look),
         "limit_seconds": verdict.limit_seconds,
         "idle_seconds": None if verdict.idle_seconds is None else round(verdict.idle_seconds, 3),
-        "deferred": counted(verdict.deferred),
+        "deferred": verdict.deferred,
         "floor_usage": verdict.floor_usage,
         "readings": verdict.readings,
         "cap": verdict.cap.value if verdict.cap else None,
@@ -147,7 +147,7 @@ def _pattern(verdict: Verdict) -> str:
         )
     queue = _requests(verdict.waiting)
     if signature is Signature.DEFERRED_STALL:
-        kind = "all deferred" if counted(verdict.deferred) is not None else "and blocks held for them"
+        kind = "all deferred" if verdict.deferred is not None else "and blocks held for them"
         text = f"{name} has {queue} waiting, {kind}, with nothing running, {used} of its KV cache held"
         return text if verdict.held_seconds == 0 else f"{text} and {still}"
     if signature is Signature.QUEUE_DEADLOCK:

@@ -19,6 +19,7 @@ from stanch.core.signatures import NOTHING_OWED
 from stanch.core.turn import Fleet, Reading, turn
 from stanch.core.verdict import Answer, State, Verdict
 from stanch.edge import engine
+from stanch.edge.errors import FileError
 from stanch.edge.fetch import HEADERS
 from stanch.edge.reading import role_evidence
 from stanch.edge.resolver import Resolver
@@ -137,10 +138,17 @@ class Live:
         now = self.clock()
         readings: list[Reading] = []
         scrapes: list[Scrape] = []
+        named: dict[str, str] = {}
         for name, scrape in self._newest.items():
             watched = self.watched[name]
             policy = self._policy(watched)
             for sample in scrape.samples:
+                if sample.engine in named:
+                    raise FileError(
+                        f"two engines are called {sample.engine}, at {named[sample.engine]} and at "
+                        f"{watched.target.url}: give the targets other names (docs/targets.md)"
+                    )
+                named[sample.engine] = watched.target.url
                 readings.append(
                     Reading(self._aged(sample, now), self.role(watched), watched.deployment, policy)
                 )
