@@ -100,6 +100,16 @@ def test_it_is_healthy_for_ever(reading: dict[str, Any]) -> None:
     assert {v.state for v in run(every(5, 0, 2000, **reading))[1]} == {State.HEALTHY}
 
 
+@pytest.mark.parametrize("bad", [math.nan, -1.0, math.inf], ids=["nan", "negative", "inf"])
+def test_an_optional_value_that_makes_no_sense_is_absent(bad: float) -> None:
+    verdict = last(every(5, 0, 120, 0.3, 0, 3, waiting_deferred=bad))
+    assert (verdict.state, verdict.signature, verdict.deferred) == (
+        State.FAULT,
+        Signature.DEFERRED_STALL,
+        None,
+    )
+
+
 def test_one_look_is_never_more_than_a_suspicion() -> None:
     policy = POLICY.with_hold(1)
     for reading in ({"usage": 1.0}, {"usage": 0.3, "waiting": 3, "waiting_deferred": 3.0}, {"waiting": 9}):

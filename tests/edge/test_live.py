@@ -81,7 +81,7 @@ def test_a_reading_that_ages(seconds: float, state: State) -> None:
             s.now += seconds
             verdict = s.live.turn()[0].verdict
         assert verdict.state is state
-        assert state is State.FAULT or verdict.cause == "the newest reading is 16 s old"
+        assert state is State.FAULT or verdict.cause == "the newest reading is 15.5 s old"
 
     play(script)
 
