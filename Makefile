@@ -43,6 +43,7 @@ bench: setup
 	$(PY) -m bench.reader
 	$(PY) -m bench.fleet_days
 	$(PY) -m bench.scrape
+	$(PY) -m bench.scrape --growth --seconds 40
 
 # Versions move only when this is run; hashes, no addresses.
 lock: setup
