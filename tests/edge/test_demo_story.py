@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from stanch.core.policy import Policy
 from stanch.core.verdict import State
@@ -18,7 +19,7 @@ from stanch.edge.demo.fleet import Fleet, Stuck, Traffic
 from stanch.edge.demo.repair import Limits
 from stanch.edge.demo.story import POLICY, lost, main, run
 from stanch.edge.demo.telling import Incident, Probes, Row, Step
-from stanch.edge.demo.view import PlainView, story_of, table
+from stanch.edge.demo.view import PlainView, folded, story_of, table
 
 pytestmark = pytest.mark.unit
 
@@ -213,3 +214,30 @@ def test_the_table_shows_what_was_not_read_as_unknown() -> None:
     assert "██████░░░░░░  50 %" in leaking
     assert blind.count("?") == 3
     assert "20 sent, 15 answered" in caption
+
+
+@pytest.mark.parametrize(
+    ("width", "line", "shown"),
+    [
+        pytest.param(
+            30,
+            "  1.5 s  watchdog: healthy: decode-0 is idle",
+            ["  1.5 s  watchdog: healthy:", "         decode-0 is idle"],
+            id="below the text, not below the time",
+        ),
+        pytest.param(
+            40,
+            "   15.3 -  15.4 s  Drain          nothing",
+            ["   15.3 -  15.4 s  Drain", "                   nothing"],
+            id="below a column that leaves room",
+        ),
+        pytest.param(20, "no columns, but words", ["no columns, but", "words"], id="one column"),
+        pytest.param(40, "  it  fits", ["  it  fits"], id="nothing to fold"),
+    ],
+)
+def test_a_line_too_long_for_the_terminal_hangs_below_its_last_column(
+    width: int, line: str, shown: list[str]
+) -> None:
+    assert folded(Text(line), Console(file=io.StringIO(), width=width)).plain.splitlines() == shown
+    # A pipe has no width.
+    assert folded(Text(line), Console(file=io.StringIO(), width=width, soft_wrap=True)).plain == line

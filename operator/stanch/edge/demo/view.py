@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ class PlainView:
         return time.monotonic() - self._began
 
     def say(self, text: str, tone: State | None = None) -> None:
-        self._screen.print(_line(self.elapsed(), text, tone))
+        self._screen.print(folded(_line(self.elapsed(), text, tone), self._screen))
         # Whoever reads a pipe or a log wants to see it when it happens.
         self._screen.file.flush()
 
@@ -44,7 +45,7 @@ class PlainView:
 
     def incident(self, incident: Incident) -> None:
         for line in story_of(incident):
-            self._screen.print(line)
+            self._screen.print(folded(line, self._screen))
 
 
 class LiveView(PlainView):
@@ -65,10 +66,9 @@ class LiveView(PlainView):
         self._draw()
 
     def _draw(self) -> None:
-        width, height = self._screen.size
-        room, shown = max(3, height - _ROOM_FOR_TABLE), deque[Text]()
-        for line in reversed(self._lines):
-            room -= len(line.wrap(self._screen, width))
+        room, shown = max(3, self._screen.height - _ROOM_FOR_TABLE), deque[Text]()
+        for line in (folded(line, self._screen) for line in reversed(self._lines)):
+            room -= 1 + line.plain.count("\n")
             if room < 0:
                 break
             shown.appendleft(line)
@@ -122,6 +122,18 @@ def _count(value: float | None) -> str:
     return "?" if value is None else f"{value:g}"
 
 
+def folded(line: Text, screen: Console) -> Text:
+    """The line in the width of a terminal: what does not fit hangs below the start of its last column."""
+    if screen.soft_wrap:
+        return line
+    starts = [found.end() for found in re.finditer(r"(?:^|(?<=\S)) {2,}", line.plain)]
+    hang = max((start for start in starts if start <= screen.width // 2), default=0)
+    pieces = line[hang:].wrap(screen, screen.width - hang)
+    for piece in pieces:
+        piece.rstrip()
+    return line[:hang] + Text("\n" + " " * hang).join(pieces)
+
+
 def _line(at: float, text: str, tone: State | None) -> Text:
     return Text.assemble((f"{at:5.1f} s  ", "dim"), (text, _STYLES[tone] if tone else ""))
 
@@ -137,8 +149,11 @@ def story_of(incident: Incident) -> Iterator[Text]:
     yield Text.assemble((f"Incident {incident.engine}: {incident.signature}, ", "bold"), end)
     yield Text(f"  {incident.sentence}")
     for step in incident.steps:
-        style = "bold red" if step.failed else ""
-        yield Text(f"  {step.start:5.1f} - {step.end:5.1f} s  {step.name:<13}  {step.outcome}", style=style)
+        yield Text.assemble(
+            (f"  {step.start:5.1f} - {step.end:5.1f} s  ", "dim"),
+            (f"{step.name:<13}  ", "bold"),
+            (step.outcome, "bold red" if step.failed else ""),
+        )
     yield from _stuck(incident)
     probes, traffic = incident.probes, incident.traffic
     yield Text(
