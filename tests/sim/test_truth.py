@@ -74,6 +74,10 @@ def test_a_token_begins_the_hold_anew() -> None:
     assert first_met([*every_five(HELD, 50), *every_five(later, 200, start=55)]) == 55 + 60
 
 
+def test_freed_blocks_begin_the_hold_of_a_queue_anew() -> None:
+    assert first_met([*every_five(STALL, 50), *every_five(replace(STALL, usage=0.3), 300, start=55)]) == 175
+
+
 def test_a_failed_page_voids_the_time_between_its_neighbours() -> None:
     samples = every_five(HELD, 200)
     samples[4] = Sample(20.0, "x", blind="no answer")

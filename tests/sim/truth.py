@@ -2,7 +2,8 @@
 
 Written from the table's words with its defaults, apart from the detector. Where the words leave room: a
 failed page voids the time between its neighbours, a gap over three intervals restarts HeldFloor's history as
-well as a hold, and a hold begins with the first reading that shows the gauges, if nothing has moved since.
+well as a hold, and a hold begins with the first reading that shows the gauges, if nothing has moved since;
+freed blocks are a movement of a queue.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class Truth:
         same = not moved and last is not None and sample.usage == last.usage
         self._void = False
         self._last = sample
-        self._hold(sample, seconds, moved, same)
+        freed = last is not None and (sample.usage or 0.0) < (last.usage or 0.0)
+        self._hold(sample, seconds, moved, same, freed)
         self._floor(sample, seconds)
         self._judge(sample, decodes_quiet)
 
@@ -83,10 +85,13 @@ class Truth:
         self._idle.clear()
         self.met = frozenset()
 
-    def _hold(self, sample: Sample, seconds: float, moved: bool, same: bool) -> None:
+    def _hold(self, sample: Sample, seconds: float, moved: bool, same: bool, freed: bool) -> None:
         name = _gauges(sample)
         if name == "NoProgress" and not same:
             # Restarted by whatever moved; it may begin with this very reading.
+            self.holding, self.held = name, 0.0
+        elif freed and name in ("DeferredStall", "QueueDeadlock"):
+            # Blocks came free, so the queue does not stand still: a transfer ended one way or another.
             self.holding, self.held = name, 0.0
         elif name is not None and name == self.holding and not moved:
             self.held += seconds
