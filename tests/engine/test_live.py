@@ -247,7 +247,9 @@ def test_restart_heals_and_carries_nothing_over(pair: Pair) -> None:
     assert down.exit_code == CANNOT_TELL, str(down)
     assert (down.last["state"], down.last["signature"]) == ("blind", "Blind"), str(down)
     assert healed.exit_code == HEALTHY, str(healed)
-    assert [state for state in watched.states() if state != "suspect"] == ["fault", "blind", "healthy"], str(
-        watched
-    )
-    assert watched.states()[-2:] == ["blind", "healthy"], str(watched)
+    # One look may fall into the first request's handshake, and then says suspect.
+    after = watched.verdicts[[one["state"] for one in watched.verdicts].index("blind") :]
+    assert "fault" in {one["state"] for one in watched.verdicts}, str(watched)
+    assert "fault" not in {one["state"] for one in after}, str(watched)
+    assert max(one["held_seconds"] for one in after) < HOLD_S / 2, str(watched)
+    assert watched.last["state"] == "healthy", str(watched)
