@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from stanch.core.policy import Policy
 from stanch.edge.cli import commands
 from stanch.edge.policy_file import load_policy
-from tests.edge.cli import stanch, start
+from tests.edge.cli import stanch
 
 pytestmark = pytest.mark.unit
 row = pytest.param
@@ -150,14 +151,32 @@ def test_without_the_extra(tmp_path: Path, package: str) -> None:
     assert f"needs the package {package}: pip install 'stanch[operator]'" in done.err
 
 
-def test_a_full_disk() -> None:
-    async def full() -> tuple[int | None, str]:
-        nowhere = os.open("/dev/full", os.O_WRONLY)
-        try:
-            process = await start("policy", stdout=nowhere)
-        finally:
-            os.close(nowhere)
-        _, err = await process.communicate()
-        return process.returncode, err.decode()
-
-    assert asyncio.run(full()) == (70, "stanch: the output cannot be written: No space left on device\n")
+# Where each of the redirections leads, and the answer that must still be given.
+@pytest.mark.parametrize(
+    ("redirected", "code", "says"),
+    [
+        row(f"check {U} >&-", 3, "", id="no-output"),
+        row(f"check {U} --output json >&-", 3, "", id="no-output-for-json"),
+        row("policy >&-", 0, "", id="no-output-for-a-file"),
+        row("replay - --role decode <&-", 65, "standard input: is empty\n", id="no-input"),
+        row(f"check {U} 2>&-", 3, "", id="no-errors"),
+        row("check 2>&-", 64, "", id="nowhere-to-complain"),
+        row("check 2>/dev/full", 64, "", id="no-room-to-complain"),
+        row("policy <&- >&- 2>&-", 0, "", id="none-at-all"),
+        row(
+            "policy >/dev/full",
+            70,
+            "stanch: the output cannot be written: No space left on device\n",
+            id="full-disk",
+        ),
+        row("policy >/dev/full 2>/dev/full", 70, "", id="full-disk-for-all"),
+    ],
+)
+def test_streams_that_lead_nowhere(redirected: str, code: int, says: str) -> None:
+    process = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m stanch {redirected}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    assert (process.returncode, process.stderr) == (code, says)

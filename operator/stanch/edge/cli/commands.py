@@ -7,6 +7,8 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
 
 import click
 
@@ -35,20 +37,47 @@ for _command in (check, watch, replay, demo, show_policy):
 
 def run(arguments: Sequence[str], *, debug: bool) -> int:
     """Run one command. Everything that goes wrong ends as a sentence on standard error and an exit code."""
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         # What a server, a file or a file's name says may have characters that the terminal's encoding lacks.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     code = _run(arguments, debug=debug)
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        # Nothing is left to be written at the interpreter's own last flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            click.echo(f"stanch: the output cannot be written: {error.strerror or error}", err=True)
-            return EXIT_INTERNAL
+    error = _flushed(sys.stdout)
+    if error is not None and not isinstance(error, BrokenPipeError):
+        _say(f"stanch: the output cannot be written: {error.strerror or error}")
+        code = EXIT_INTERNAL
+    _flushed(sys.stderr)
     return code
+
+
+def _open_streams() -> None:
+    """A standard stream that was closed when we were started (`>&-`) leads to nowhere.
+
+    Lowest first: each takes the number that is free, which a connection would take otherwise.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            flags = os.O_RDONLY if mode == "r" else os.O_WRONLY
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode, encoding="utf-8"))
+
+
+def _flushed(stream: TextIO) -> OSError | None:
+    """Why what is left for the stream cannot be written; then the interpreter's own last flush finds none."""
+    try:
+        stream.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        return error
+    return None
+
+
+def _say(text: str) -> None:
+    """On standard error; where that cannot be written, the exit code says it alone."""
+    with suppress(OSError):
+        click.echo(text, err=True)
 
 
 def _run(arguments: Sequence[str], *, debug: bool) -> int:
@@ -56,14 +85,14 @@ def _run(arguments: Sequence[str], *, debug: bool) -> int:
         code = stanch.main(list(arguments), prog_name="stanch", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as help_wanted:
-        click.echo(help_wanted.format_message(), err=True)
+        _say(help_wanted.format_message())
         return EXIT_USAGE
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "stanch"
-        click.echo(f"{command}: {error.format_message()}\nTry '{command} --help'.", err=True)
+        _say(f"{command}: {error.format_message()}\nTry '{command} --help'.")
         return EXIT_USAGE
     except FileError as error:
-        click.echo(str(error), err=True)
+        _say(str(error))
         return EXIT_DATA
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
@@ -74,17 +103,13 @@ def _run(arguments: Sequence[str], *, debug: bool) -> int:
         if debug:
             raise
         if isinstance(error, ModuleNotFoundError) and not (error.name or "stanch").startswith("stanch"):
-            click.echo(
-                f"stanch: this command needs the package {error.name}: pip install 'stanch[operator]'",
-                err=True,
-            )
+            _say(f"stanch: this command needs the package {error.name}: pip install 'stanch[operator]'")
             return EXIT_UNAVAILABLE
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
-            click.echo(f"stanch: the output cannot be written: {error.strerror}", err=True)
+            _say(f"stanch: the output cannot be written: {error.strerror}")
             return EXIT_INTERNAL
-        click.echo(
+        _say(
             f"stanch: an error of its own, please report it: {type(error).__name__}: {error}"
-            " (STANCH_DEBUG=1 shows where)",
-            err=True,
+            " (STANCH_DEBUG=1 shows where)"
         )
         return EXIT_INTERNAL
