@@ -1,7 +1,7 @@
 # One word per job. Every target brings its own environment (.venv, from the lock).
 PYTHON ?= python3
 PY := .venv/bin/python
-.PHONY: setup demo test verify fmt test-engines test-all engines bench lock clean
+.PHONY: picture setup demo test verify fmt test-engines test-all engines bench lock clean
 
 setup: .venv/.done
 
@@ -29,6 +29,9 @@ fmt: setup
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 	$(PY) -m tests.generated
+
+picture: setup
+	$(PY) -m tests.picture
 
 engines: setup
 	$(PY) -m tests.engine.install

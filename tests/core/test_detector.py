@@ -343,6 +343,14 @@ def test_a_producer_is_judged_with_its_decodes(
     assert early.state is State.SUSPECT
 
 
+def test_a_prefill_within_its_lease_is_not_worth_a_word() -> None:
+    policy = Policy(lease_seconds=30)
+    verdicts = run(every(5, 0, 60, 0.4), policy, Role.PREFILL, 9999.0)[1]
+    assert {v.state for v in verdicts if v.t < 30} == {State.HEALTHY}
+    assert {v.state for v in verdicts if 30 <= v.t < 60} == {State.SUSPECT}
+    assert verdicts[-1].state is State.FAULT
+
+
 def test_a_producer_may_have_requests_deferred() -> None:
     reading = {"usage": 0.5, "waiting": 2, "waiting_deferred": 2.0}
     assert last(every(5, 0, 3000, **reading), POLICY, Role.PREFILL, 9999.0).state is State.HEALTHY

@@ -10,6 +10,8 @@ from stanch.core.sample import Role, Sample
 from stanch.core.signatures import Floor, cap, limit
 from stanch.core.verdict import Cap, Signature, State, Verdict
 
+_ORDINARY_AT_FIRST = (Signature.NO_PROGRESS, Signature.PRODUCER_STRANDED)
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -39,8 +41,9 @@ def candidates(
     found = []
     if holding is not None:
         most = limit(holding, policy, role, sample)
-        # Two equal readings of a busy engine are ordinary: no word of NoProgress before half its hold.
-        if holding is not Signature.NO_PROGRESS or held >= most / 2:
+        # Two equal readings of a busy engine are ordinary, and so is a prefill within its lease: no word of
+        # either before half its limit.
+        if holding not in _ORDINARY_AT_FIRST or held >= most / 2:
             found.append(Candidate(holding, held, most, cap(holding, policy, role, quiet), 0 < most <= held))
     if role in (Role.DECODE, Role.UNKNOWN) and floor.times:
         most = limit(Signature.HELD_FLOOR, policy, role, sample)

@@ -124,6 +124,10 @@ def _healthy(verdict: Verdict, one_look: bool) -> str:
     elif verdict.waiting:
         text = f"{name} has {_requests(verdict.waiting)} waiting and none running, {used}"
         blind_spot = "cannot see a stall (--for 310 does)"
+    elif verdict.usage and verdict.role in (Role.PREFILL, Role.BOTH):
+        text = f"{name} ({verdict.role.value}) is idle and keeps {percent(verdict.usage)} of its KV cache"
+        text += " for its decodes to read, as it may for its lease"
+        blind_spot = "cannot tell for how long"
     else:
         between = verdict.idle_seconds == 0 and verdict.usage and not one_look
         text = f"{name} is {'between requests' if between else 'idle'} with {used}"
