@@ -362,6 +362,12 @@ def test_without_a_role_it_is_never_more_than_a_suspicion(reading: dict[str, Any
     assert (verdict.state, verdict.cap) == (State.SUSPECT, Cap.ROLE_UNKNOWN)
 
 
+def test_a_queue_that_gives_blocks_back_moves() -> None:
+    """One slow transfer after another: no single request waits for as long as something does."""
+    waits = [sample(5.0 * i, 0.3 if (i // 12) % 2 else 0.2, 0, 2, waiting_deferred=2.0) for i in range(120)]
+    assert all(v.state is not State.FAULT for v in run(waits)[1])
+
+
 def test_a_long_chunked_prefill_is_nothing() -> None:
     """Neither tokens nor iterations move for ten minutes, but each chunk takes blocks."""
     samples = [sample(5.0 * i, 0.1 + 0.005 * (i // 3), 1) for i in range(120)]

@@ -100,8 +100,8 @@ def test_a_troubled_prefill_halves_the_holds_of_its_decodes(trouble: dict[str, A
     play = Play(p=Role.PREFILL, d=Role.DECODE)
     play.turns(10, p=calm)
     play.turns(5, p={**calm, **trouble})
-    verdict = play.turns(35, p={**calm, **trouble}, d={"usage": 0.5})["d"]
-    assert (verdict.state, verdict.limit_seconds) == (State.FAULT, 30)
+    verdict = play.turns(95, p={**calm, **trouble}, d=PARKED)["d"]
+    assert (verdict.state, verdict.limit_seconds) == (State.FAULT, 90)
     assert Warn.TRANSFER_FAULT in verdict.warnings
 
 
@@ -109,23 +109,23 @@ def test_arming_ends() -> None:
     play = Play(p=Role.PREFILL, d=Role.DECODE)
     play.turns(10)
     play.turns(700, p={"process_start": 77.0})
-    verdict = play.turns(35, p={"process_start": 77.0}, d={"usage": 0.5})["d"]
-    assert (verdict.state, verdict.limit_seconds, verdict.warnings) == (State.SUSPECT, 60, ())
+    verdict = play.turns(95, p={"process_start": 77.0}, d=PARKED)["d"]
+    assert (verdict.state, verdict.limit_seconds, verdict.warnings) == (State.SUSPECT, 120, ())
 
 
 def test_a_decode_that_restarts_arms_nobody() -> None:
     play = Play(d1=Role.DECODE, d2=Role.DECODE)
     play.turns(10)
     play.turns(5, d1={"process_start": 77.0})
-    assert play.turns(35, d1={"process_start": 77.0}, d2={"usage": 0.5})["d2"].limit_seconds == 60
+    assert play.turns(35, d1={"process_start": 77.0}, d2=PARKED)["d2"].limit_seconds == 120
 
 
 @pytest.mark.parametrize(
     ("policy", "limit"),
     [
-        pytest.param(Policy(), 30, id="half"),
-        pytest.param(Policy(held_idle_seconds=40), 30, id="never-below-thirty"),
-        pytest.param(Policy(held_idle_seconds=10), 10, id="a-shorter-hold-stays"),
+        pytest.param(Policy(held_idle_seconds=400), 200, id="half"),
+        pytest.param(Policy(held_idle_seconds=120), 90, id="never-below-ninety"),
+        pytest.param(Policy(), 60, id="a-shorter-hold-stays"),
         pytest.param(Policy(kv_pin_seconds=480), 510, id="never-below-a-pin"),
     ],
 )

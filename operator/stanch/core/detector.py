@@ -187,6 +187,8 @@ def _judge(
     countable = 0.0 if move is None or gap or state.broken else move.seconds
     moved = move is not None and move.progressed
     again = moved or gap
+    if move is not None and move.freed and (sample.waiting or 0.0) > 0:
+        again = True  # a request that waited has left with its blocks: no single one has waited so long
 
     floor = (NO_FLOOR if gap else state.floor).after(sample, countable, policy)
     trends = state.trends.after(sample, move, policy)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-# A gauge can lag, and a transfer can be slow, by seconds: no hold is ever shortened below this by arming.
-ARMED_LEAST_SECONDS = 30.0
+# What arms an engine also slows its transfers: arming shortens no hold below this (docs/adr/0005).
+ARMED_LEAST_SECONDS = 90.0
 # Added to the time for which a bidirectional decode pins the blocks of a finished turn.
 PIN_MARGIN_SECONDS = 30.0
 
@@ -128,7 +128,7 @@ class Policy:
     transfer_fault_seconds: float = setting(
         600.0,
         "After a failed transfer or notification, or a peer's restart, leaks are likelier: for so long the "
-        "other holds are halved, never below 30 s, a lease or a pin time.",
+        "other holds are halved, never below 90 s, a lease or a pin time.",
         least=0.0,
         most=DAY,
     )
@@ -150,7 +150,7 @@ class Policy:
         return self.kv_pin_seconds > 0
 
     def hold(self, seconds: float, *least: float) -> float:
-        """A hold as it applies now: halved when armed, never below 30 s and the leases or pins in `least`."""
+        """A hold as it applies now: halved when armed, never below 90 s and the leases or pins in `least`."""
         if self.armed:
             seconds = min(seconds, max(seconds / 2, ARMED_LEAST_SECONDS))
         return max(seconds, *least) if least else seconds

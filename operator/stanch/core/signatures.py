@@ -45,6 +45,7 @@ class Move:
     finished: float | None
     failed: bool  # a transfer or a notification failed
     usage_same: bool
+    freed: bool  # blocks were given back
 
     @property
     def progressed(self) -> bool:
@@ -99,6 +100,7 @@ def movement(last: Sample, now: Sample, owed: Owed) -> tuple[Move, Owed]:
             finished=finished,
             failed=bool(transfers) or bool(notifications),
             usage_same=now.usage == last.usage,
+            freed=(now.usage or 0.0) < (last.usage or 0.0),
         ),
         owed,
     )
