@@ -137,6 +137,9 @@ KNOWN = "known are canarySeconds, collapseRatio, "
             "a: !!python/name:os.system\n", ":1: is not YAML: could not determine a constructor", id="object"
         ),
         row("a: 2024-99-99\n", ": is not YAML: month must be in 1..12", id="no-date"),
+        row("a: !!bool x\n", ": is not YAML: a value is not what its tag says", id="no-bool"),
+        row("a: !!timestamp x\n", ": is not YAML: a value is not what its tag says", id="no-time"),
+        row('a: !!int ""\n', ": is not YAML: a value is not what its tag says", id="no-int"),
         row("a: b\n\x1b[2J: 1\n", ":2: has a control character in it (U+001B)", id="control-character"),
         row(b"a: 1\nb: \xff\n", ":2: is not UTF-8 text", id="latin-1"),
         row("[" * 100_000, ": is nested too deeply, or contains itself", id="deep"),

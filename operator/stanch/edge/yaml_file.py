@@ -68,6 +68,9 @@ def _parsed(path: Path) -> tuple[yaml.Node | None, dict[object, object]]:
         raise FileError(f"{path}: is nested too deeply, or contains itself") from None
     except (yaml.YAMLError, ValueError) as error:
         raise FileError(f"{path}: is not YAML: {error}") from None
+    except (LookupError, AttributeError):
+        # What the loader raises for `!!bool nonsense` and `!!timestamp nonsense`.
+        raise FileError(f"{path}: is not YAML: a value is not what its tag says") from None
     finally:
         loader.dispose()
     if data is None:
