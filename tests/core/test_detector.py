@@ -395,6 +395,12 @@ class TestAnswers:
         _, after = step(state, sample(65, **IDLE_LEAK), POLICY)
         assert (after.state, after.held_seconds, after.confirmation) == (State.SUSPECT, 0, None)
 
+    def test_a_gap_ends_a_confirmation(self) -> None:
+        """What was confirmed is the hold before it."""
+        state, _ = answer(self.fault(), Answer.CONFIRMED, "it said so")
+        _, after = step(state, sample(600, **IDLE_LEAK), POLICY)
+        assert (after.state, after.held_seconds, after.confirmation) == (State.SUSPECT, 0, None)
+
     @pytest.mark.parametrize(("restart", "held"), [(False, 65), (True, 0)], ids=["unchanged", "weaker"])
     def test_an_inconclusive_answer_leaves_the_state(self, restart: bool, held: float) -> None:
         state, verdict = answer(self.fault(), Answer.INCONCLUSIVE, "HTTP 503", restart_hold=restart)

@@ -61,6 +61,26 @@ def test_a_decode_that_may_still_read_keeps_its_prefill_from_being_a_fault(decod
     assert Play(p=Role.PREFILL, d=Role.DECODE).turns(300, p=HOLDING, d=decode)["p"].cap is Cap.DECODE_WAITS
 
 
+@pytest.mark.parametrize(
+    ("other", "state"),
+    [
+        pytest.param({}, State.FAULT, id="idle"),
+        pytest.param(PARKED, State.SUSPECT, id="waits"),
+        pytest.param({"usage": 0.3}, State.SUSPECT, id="holds-for-nobody"),
+        pytest.param({"usage": None}, State.SUSPECT, id="blind"),
+    ],
+)
+def test_an_engine_whose_role_is_not_known_may_be_the_decode(other: dict[str, Any], state: State) -> None:
+    play = Play(p=Role.PREFILL, d=Role.DECODE, u=Role.UNKNOWN)
+    verdict = play.turns(300, p=HOLDING, u=other)["p"]
+    assert (verdict.state, verdict.cap) == (state, None if state is State.FAULT else Cap.DECODE_WAITS)
+
+
+def test_an_engine_whose_role_is_not_known_is_no_known_decode() -> None:
+    play = Play(p=Role.PREFILL, u=Role.UNKNOWN)
+    assert play.turns(300, p=HOLDING)["p"].cap is Cap.NO_FLEET
+
+
 def test_a_stranded_prefill_of_quiet_decodes_is_a_fault_after_two_leases() -> None:
     play = Play(p=Role.PREFILL, d1=Role.DECODE, d2=Role.DECODE)
     assert play.turns(60, p=HOLDING)["p"].state is State.SUSPECT

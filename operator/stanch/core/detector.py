@@ -218,7 +218,7 @@ def _judge(
     event = _EVENT_FOR[verdict.state]
     if _spared(state, event, sample, move, policy):
         event, verdict = Event.SPARED, _still(state, verdict)
-    elif state.verdict is not None and state.verdict.signature is verdict.signature and not moved:
+    elif state.verdict is not None and state.verdict.signature is verdict.signature and not again:
         verdict = replace(verdict, confirmation=state.verdict.confirmation)
     return (
         EngineState(

@@ -29,7 +29,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """quiet_since: since when no decode waits or parks; None while one does, or cannot be read.
+    """quiet_since: since when no decode waits or parks; None while one does, or cannot be read, or an engine
+    whose role is not known does.
     armed_until: until when what its prefills went through shortens its decodes' holds."""
 
     quiet_since: float | None = None
@@ -101,17 +102,23 @@ def _troubled(before: EngineState, after: EngineState) -> bool:
 
 
 def _decodes(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: float) -> dict[str, Deployment]:
-    """The deployments whose decodes are known, with how long those have been quiet."""
-    quiet: dict[str, bool] = {}
+    """The deployments whose decodes are known, with how long those have been quiet.
+
+    An engine whose role is not known may be one more decode: it can make them unquiet, not known.
+    """
+    known: dict[str, None] = {}
+    unquiet: set[str] = set()
     for reading in readings:
         if reading.role in (Role.DECODE, Role.BOTH):
-            quiet[reading.deployment] = quiet.get(reading.deployment, True) and _is_quiet(
-                reading.sample, (reading.policy or policy).floor_ratio
-            )
+            known[reading.deployment] = None
+        if reading.role is not Role.PREFILL and not _is_quiet(
+            reading.sample, (reading.policy or policy).floor_ratio
+        ):
+            unquiet.add(reading.deployment)
     found = {}
-    for name, is_quiet in quiet.items():
+    for name in known:
         old = fleet.deployments.get(name, Deployment())
-        since = (now if old.quiet_since is None else old.quiet_since) if is_quiet else None
+        since = None if name in unquiet else now if old.quiet_since is None else old.quiet_since
         found[name] = old if since == old.quiet_since else replace(old, quiet_since=since)
     return found
 
