@@ -287,6 +287,14 @@ class TestHeldFloor:
         assert (found[1590], found[1895], found[1900]) == (State.FAULT, State.FAULT, State.FAULT)
         assert run([*samples[:-1], replace(samples[-1], t=1905.0)])[1][-1].state is State.SUSPECT
 
+    @pytest.mark.parametrize("interval", [2.0, 5.0, 60.0])
+    def test_a_window_that_is_shorter_than_its_readings_is_as_long_as_those(self, interval: float) -> None:
+        """--hold-seconds 10 with an --interval of which ten seconds hold fewer than five readings."""
+        policy = replace(Policy().with_hold(10), interval_seconds=interval)
+        samples = [sample(i * interval, 0.3, generation_tokens=1000.0 + i) for i in range(7)]
+        found = [v.t / interval for v in run(samples, policy)[1] if v.state is State.FAULT]
+        assert found == [5, 6]
+
     def test_a_restart_starts_it_anew(self) -> None:
         after = [replace(s, process_start=700.0) for s in self.traffic(605, 1400, 0.3)]
         assert all(v.state is not State.FAULT for v in run([*self.traffic(0, 600, 0.3), *after])[1])

@@ -53,7 +53,8 @@ class Policy:
     )
     held_floor_window_intervals: int = setting(
         30,
-        "The window is never shorter than so many intervals: slow readings see few idle moments.",
+        "The window is never shorter than so many intervals (nor than heldFloorReadings of them): slow "
+        "readings see few idle moments.",
         least=0,
         most=10_000,
     )

@@ -168,8 +168,12 @@ def cap(signature: Signature, policy: Policy, role: Role, decodes_quiet_seconds:
 
 
 def floor_window(policy: Policy) -> float:
-    """Seconds over which no idle reading may be under the floor (HeldFloor)."""
-    return max(policy.held_floor_window_seconds, policy.held_floor_window_intervals * policy.interval_seconds)
+    """Seconds over which no idle reading may be under the floor (HeldFloor).
+
+    Never shorter than the readings that it must hold: a window that cannot be filled would find nothing.
+    """
+    intervals = max(policy.held_floor_window_intervals, policy.held_floor_readings)
+    return max(policy.held_floor_window_seconds, intervals * policy.interval_seconds)
 
 
 @dataclass(frozen=True, slots=True)
