@@ -38,6 +38,18 @@ def test_a_role_is_learnt_from_the_metrics_and_kept() -> None:
     play(script)
 
 
+def test_a_young_decode_that_was_only_probed_is_no_prefill_for_ever() -> None:
+    async def script() -> None:
+        fake = FakeVllm(extra=prefill_evidence())
+        async with scene(fake, role=None) as s:
+            seen = [(await s.step())[0].verdict.role]
+            for fake.extra in (decode_evidence(), prefill_evidence()):
+                seen.append((await s.step())[0].verdict.role)
+        assert seen == [Role.PREFILL, Role.DECODE, Role.DECODE]
+
+    play(script)
+
+
 def test_a_role_that_was_said_is_not_guessed() -> None:
     async def script() -> None:
         fake = FakeVllm(extra=decode_evidence())

@@ -100,7 +100,9 @@ class Live:
     def take(self, scrape: Scrape) -> None:
         name = scrape.target.name
         self._newest[name] = scrape
-        if name not in self._roles and (role := role_evidence(scrape.page)) is not None:
+        role = role_evidence(scrape.page)
+        # A prefill by its requests may be a young decode that so far was only probed; a decode is one.
+        if role is Role.DECODE or (role is not None and name not in self._roles):
             self._roles[name] = role
 
     def role(self, watched: Watched) -> Role:
