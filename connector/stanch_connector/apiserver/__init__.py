@@ -1,0 +1,1 @@
+"""Inside the API-server process: the kit's HTTP routes."""

@@ -1,0 +1,1 @@
+"""Inside the EngineCore process: who holds KV, since when."""
