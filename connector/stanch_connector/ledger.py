@@ -2,12 +2,14 @@
 
 Laws:
 - O(1) per event, nothing per token or per step.
-- Bounded: at `capacity` a new request is not entered (and counted); those there stay, for they are the old ones.
-- An age is never more than the truth: where an event was missed, it counts from when the status was first seen.
+- Bounded: at `capacity` a new request is not entered (and counted); those there stay, for they are the
+  old ones.
+- An age is never more than the truth: where an event was missed, it counts from when the status was
+  first seen.
 
     event      from                   to
     ADDED      any                    waiting     (a new request, or an id that is used again)
-    ALLOCATED  any but finished       allocated   (it has blocks: it runs, or it is parked for its remote KV)
+    ALLOCATED  any but finished       allocated   (it has blocks: it runs, or is parked for remote KV)
     RESUMED    any but finished       waiting     (its remote KV is here, or failed)
     PREEMPTED  any but finished       waiting
     FINISHED   any                    finished    (finished or aborted; its blocks may be held on)
@@ -71,7 +73,8 @@ class Line:
 
 
 class Ledger:
-    """See the module. overflowed: requests not entered because it was full; ignored: events that cannot be."""
+    """See the module. overflowed: requests not entered because it was full; ignored: events that cannot
+    be."""
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
         self.overflowed = 0
@@ -118,7 +121,8 @@ class Ledger:
         return line.parked if line is not None and line.phase is Phase.FINISHED else None
 
     def keep(self, alive: Container[str]) -> int:
-        """Forget every request that the engine does not have; return how many. For events that were missed."""
+        """Forget every request that the engine does not have; return how many. For events that were
+        missed."""
         gone = [one for one in self._lines if one not in alive]
         for one in gone:
             del self._lines[one]

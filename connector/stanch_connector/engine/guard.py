@@ -1,7 +1,7 @@
 """Law 9: an exception of ours is caught, counted and logged once a minute, and never reaches the engine.
 
-A hook that fails FAILURES_IN_A_ROW times without a success between turns the whole kit off in this process, for
-good: its hooks then do nothing, and `disabled` says why.
+A hook that fails FAILURES_IN_A_ROW times without a success between turns the whole kit off in this
+process, for good: its hooks then do nothing, and `disabled` says why.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ logger = logging.getLogger("stanch")
 
 
 class Guard:
-    """Counts the failures of the kit's hooks. Touched by one thread each; a lost count under a race is harmless.
+    """Counts the failures of the kit's hooks. Touched by one thread each; a lost count under a race is
+    harmless.
 
     errors: exceptions caught so far, by hook. disabled: why the kit is off here, None while it is on.
     """
@@ -50,7 +51,7 @@ class Guard:
                 self._logged[hook] = now
                 logger.warning("stanch: %s failed: %s (%d so far)", hook, what, self.errors[hook])
                 logger.debug("stanch: %s", hook, exc_info=error)
-        except Exception:  # noqa: S110 - the last line of defence; there is nobody left to tell
+        except Exception:
             pass
 
     def worked(self, hook: str) -> None:
