@@ -1,0 +1,93 @@
+"""Asks every engine core that this API server manages, each by its own identity.
+
+Read against vLLM 0.20 to 0.32 (v1/engine/core_client.py): `core_engines` holds the identities, two bytes
+with the rank, little-endian, which is the number that the label `engine` has;
+`_call_utility_async(method, *args, engine=)` asks one of them. `call_utility_async` is no use with data
+parallelism: it returns the first rank's answer only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from stanch_connector.plugin import UTILITY
+
+# An engine core answers between two steps; a long prefill on a slow device takes seconds.
+DEADLINE_SECONDS: Final = 5.0
+
+
+class NoEngineError(Exception):
+    """This server has no engine core that the kit could ask; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """answers: what each rank said. failed: what went wrong, of a rank that answered with a failure.
+    missing: ranks without an answer of use, the failed ones among them."""
+
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    missing: list[int] = field(default_factory=list)
+
+
+class Ranks:
+    """Lives in the event loop of one API-server process. At most one question of a kind is under way to
+    a rank: who asks meanwhile shares its answer, so that neither a crowd of readers nor a hung engine
+    piles anything up."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[tuple[int, str], asyncio.Task[dict[str, Any]]] = {}
+
+    async def ask(self, client: Any, question: str, deadline_s: float = DEADLINE_SECONDS) -> Answers:
+        """Ask all ranks at once. Raises NoEngineError where the client is none that the kit knows."""
+        tasks = {rank: self._task(client, identity, rank, question) for rank, identity in ranks_of(client)}
+        await asyncio.wait(tasks.values(), timeout=deadline_s)
+        result = Answers()
+        for rank, task in tasks.items():
+            if not task.done() or task.cancelled():
+                result.missing.append(rank)
+                continue
+            error = task.exception()
+            reply = {"error": _reason(error)} if error is not None else task.result()
+            sentence = reply.get("error")
+            if sentence is None:
+                result.answers[rank] = reply
+            else:
+                result.failed[rank] = str(sentence)
+                result.missing.append(rank)
+        return result
+
+    def _task(self, client: Any, identity: bytes, rank: int, question: str) -> asyncio.Task[dict[str, Any]]:
+        key = (rank, question)
+        task = self._under_way.get(key)
+        if task is None or task.done():
+            task = asyncio.ensure_future(_ask_one(client, identity, question))
+            # A failure that nobody waits for any more is no news.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._under_way[key] = task
+        return task
+
+
+def ranks_of(client: Any) -> list[tuple[int, bytes]]:
+    """(rank, identity) of each engine core. Raises NoEngineError."""
+    identities = getattr(client, "core_engines", None)
+    if not identities or not callable(getattr(client, "_call_utility_async", None)):
+        raise NoEngineError("this vLLM's engine client is not shaped as the kit knows it")
+    return [(int.from_bytes(one, "little"), one) for one in identities]
+
+
+async def _ask_one(client: Any, identity: bytes, question: str) -> dict[str, Any]:
+    text = await client._call_utility_async(UTILITY, question, engine=identity)
+    reply = json.loads(text)
+    if not isinstance(reply, dict):
+        raise TypeError("not an answer of the kit")
+    return reply
+
+
+def _reason(error: BaseException) -> str:
+    if UTILITY in str(error) and "attribute" in str(error):
+        return "the engine core has not loaded the plug-in `stanch` (is it in VLLM_PLUGINS?)"
+    return f"the engine core did not answer: {type(error).__name__}"

@@ -1,0 +1,146 @@
+"""The answers of the kit's routes, as (status, JSON). The middleware sends them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stanch_connector import contract
+from stanch_connector.apiserver import ask, facts, keys
+from stanch_connector.apiserver.control import Control
+from stanch_connector.engine.guard import Guard
+from stanch_connector.engine.seams import vllm_version
+
+# /state must answer soon, also of an engine that hangs.
+STATE_DEADLINE_SECONDS = 1.0
+
+Answer = tuple[int, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Routes:
+    """One API-server process's. app_state: Starlette's `app.state`, in which vLLM keeps args and
+    engine_client."""
+
+    boot_id: str
+    control: Control
+    guard: Guard
+    ranks: ask.Ranks = field(default_factory=ask.Ranks)
+
+    async def requests(self, app_state: Any, authorization: bytes | None) -> Answer:
+        """contract.Requests; 401 without vLLM's key; 501 with a sentence where no list is to be had."""
+        try:
+            if not keys.allowed(authorization, keys.keys_of(app_state)):
+                return 401, {"error": "Unauthorized"}
+        except keys.UnknownKeysError as error:
+            return 501, {"error": f"not served, since a key may be needed: {error}"}
+        try:
+            said = await self.ranks.ask(_client(app_state), "requests")
+        except ask.NoEngineError as error:
+            return 501, {"error": str(error)}
+        if said.failed and not said.answers:
+            return 501, {"error": next(iter(said.failed.values())), "missingRanks": sorted(said.missing)}
+        body: contract.Requests = {
+            "schema": contract.SCHEMA_REQUESTS,
+            "bootId": self.boot_id,
+            "ranks": {str(rank): {"requests": reply["requests"]} for rank, reply in said.answers.items()},
+            "missingRanks": sorted(said.missing),
+        }
+        return 200, dict(body)
+
+    async def state(self, app_state: Any) -> Answer:
+        """contract.KitState, always: what cannot be told is null or absent."""
+        body: contract.KitState = {
+            "schema": contract.SCHEMA_STATE,
+            "contract": contract.CONTRACT_VERSION,
+            "kit": kit_version(),
+            "vllm": full_vllm_version(),
+            "bootId": self.boot_id,
+            "ready": await self.why_not_ready(app_state) is None,
+        }
+        version = vllm_version()
+        engine_client = getattr(app_state, "engine_client", None)
+        config = getattr(app_state, "vllm_config", None) or getattr(engine_client, "vllm_config", None)
+        body.update(facts.facts(config, version))
+        try:
+            body.update(self.control.state())
+        except Exception as error:
+            self.guard.failed("control.state", error)
+        try:
+            said = await self.ranks.ask(_client(app_state), "state", STATE_DEADLINE_SECONDS)
+        except ask.NoEngineError as error:
+            said = ask.Answers()
+            body["disabled"] = str(error)
+        _merge(body, said, self.guard)
+        return 200, dict(body)
+
+    async def ready(self, app_state: Any) -> Answer:
+        """200, or 503 with the reason."""
+        reason = await self.why_not_ready(app_state)
+        return (200, {"ready": True}) if reason is None else (503, {"ready": False, "reason": reason})
+
+    async def why_not_ready(self, app_state: Any) -> str | None:
+        """A cordon or the like first; then vLLM's own health, as its /health route asks it."""
+        try:
+            reason = self.control.not_ready()
+        except Exception as error:
+            self.guard.failed("control.not_ready", error)
+            reason = None
+        if reason is not None:
+            return reason
+        check = getattr(getattr(app_state, "engine_client", None), "check_health", None)
+        if check is None:
+            return None
+        try:
+            await check()
+        except Exception as error:
+            return f"vLLM says that it is not healthy: {type(error).__name__}"
+        return None
+
+
+def _client(app_state: Any) -> Any:
+    client = getattr(getattr(app_state, "engine_client", None), "engine_core", None)
+    if client is None:
+        raise ask.NoEngineError("this server has no engine core")
+    return client
+
+
+def _merge(body: contract.KitState, said: ask.Answers, guard: Guard) -> None:
+    """All ranks' parts into one: the worst fix of them, errors added up, the first that is off."""
+    errors = dict(guard.errors)
+    disabled = guard.disabled or body.get("disabled")
+    worst = ("unpatched", "off", "active", "not-needed")
+    fixes: list[tuple[int, str, str]] = []
+    for reply in said.answers.values():
+        for hook, count in reply.get("errors", {}).items():
+            errors[hook] = errors.get(hook, 0) + count
+        disabled = disabled or reply.get("disabled")
+        if reply.get("fix") in worst:
+            fixes.append((worst.index(reply["fix"]), reply["fix"], reply.get("fixReason", "")))
+    for sentence in said.failed.values():
+        disabled = disabled or sentence
+    if fixes:
+        _, fix, reason = min(fixes)
+        body["fix"] = fix  # type: ignore[typeddict-item]
+        body["fixReason"] = reason
+    body["errors"] = errors
+    body["disabled"] = disabled
+
+
+def kit_version() -> str:
+    """Of the installed distribution; "unknown" where the package lies on a path without one."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("stanch")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def full_vllm_version() -> str:
+    """As vLLM's /version has it."""
+    try:
+        from vllm.version import __version__
+    except ImportError:
+        return "unknown"
+    return str(__version__)
