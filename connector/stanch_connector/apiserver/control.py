@@ -1,7 +1,7 @@
 """The seam between the middleware and whoever takes commands (cordon, drain, restart).
 
-`stanch_connector.apiserver.commands.control(boot_id)` returns a Control where that module is there.
-Without it the kit lists and tells its state, refuses no request, and is ready whenever vLLM itself is.
+`stanch_connector.apiserver.gate.serve_gate(boot_id)` returns a Control with its watcher running. Without it
+the kit lists and tells its state, refuses no request, and is ready whenever vLLM itself is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any, Protocol, cast
 from stanch_connector.contract import KitState
 from stanch_connector.engine.guard import Guard
 
-MODULE = "stanch_connector.apiserver.commands"
+MODULE = "stanch_connector.apiserver.gate"
+FACTORY = "serve_gate"
 
 
 class Control(Protocol):
@@ -27,10 +28,11 @@ class Control(Protocol):
     def turns_away(self, path: str, request_id: str | None) -> str | None:
         """Why a request (its path, its X-Request-Id) gets 503 and `Connection: close`; None: it passes."""
 
-    def opened(self, path: str) -> None:
-        """A request was handed on to vLLM; `closed` follows when its answer, streamed or not, has ended."""
+    def opened(self) -> None:
+        """A request for work was handed on to vLLM; `closed` follows when its answer has ended, streamed
+        or not."""
 
-    def closed(self, path: str) -> None:
+    def closed(self) -> None:
         """See opened."""
 
     def state(self) -> KitState:
@@ -50,10 +52,10 @@ class NoControl:
     def turns_away(self, path: str, request_id: str | None) -> str | None:
         return None
 
-    def opened(self, path: str) -> None:
+    def opened(self) -> None:
         pass
 
-    def closed(self, path: str) -> None:
+    def closed(self) -> None:
         pass
 
     def state(self) -> KitState:
@@ -64,19 +66,19 @@ class NoControl:
 
 
 def load_control(boot_id: str, guard: Guard) -> Control:
-    """The Control of the commands module, or NoControl where it is absent or fails."""
+    """The Control of the gate, or NoControl where it is absent or fails."""
     try:
         module = importlib.import_module(MODULE)
     except ModuleNotFoundError:
         return NoControl()
     except Exception as error:
-        guard.failed("commands", error)
+        guard.failed("gate", error)
         return NoControl()
-    make = getattr(module, "control", None)
+    make = getattr(module, FACTORY, None)
     if make is None:
         return NoControl()
     try:
         return cast("Control", make(boot_id))
     except Exception as error:
-        guard.failed("commands", error)
+        guard.failed("gate", error)
         return NoControl()

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 from stanch_connector import contract
+from stanch_connector.apiserver import drain
 from stanch_connector.apiserver.boot import boot_id
 from stanch_connector.apiserver.control import Control, load_control
 from stanch_connector.apiserver.routes import Routes
@@ -50,13 +51,26 @@ class StanchMiddleware:
             extra = [(b"connection", b"close"), (b"retry-after", b"1")]
             await _respond(send, 503, {"error": error}, extra)
             return
-        self._tell("opened", path)
+        if not self._is_work(path):
+            await self.app(scope, receive, send)
+            return
+        self._tell("opened")
         try:
             await self.app(scope, receive, send)
         finally:
-            self._tell("closed", path)
+            self._tell("closed")
+
+    def _is_work(self, path: str) -> bool:
+        """Whether a drain waits for it: no probe, no metrics page, nothing of the kit's."""
+        try:
+            return not drain.passes(path, None, "")
+        except Exception as error:
+            self._guard.failed("drain.passes", error)
+            return False
 
     def _turned_away(self, path: str, scope: Scope) -> str | None:
+        if self._guard.disabled is not None:
+            return None
         try:
             request_id = header(scope, b"x-request-id")
             return self._control.turns_away(path, request_id.decode("latin-1") if request_id else None)
@@ -64,9 +78,9 @@ class StanchMiddleware:
             self._guard.failed("control.turns_away", error)
             return None
 
-    def _tell(self, what: str, path: str) -> None:
+    def _tell(self, what: str) -> None:
         try:
-            getattr(self._control, what)(path)
+            getattr(self._control, what)()
         except Exception as error:
             self._guard.failed(f"control.{what}", error)
 

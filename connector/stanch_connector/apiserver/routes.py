@@ -34,6 +34,8 @@ class Routes:
                 return 401, {"error": "Unauthorized"}
         except keys.UnknownKeysError as error:
             return 501, {"error": f"not served, since a key may be needed: {error}"}
+        if self.guard.disabled is not None:
+            return 501, {"error": f"no list: the kit turned itself off: {self.guard.disabled}"}
         try:
             said = await self.ranks.ask(_client(app_state), "requests")
         except ask.NoEngineError as error:
@@ -56,7 +58,6 @@ class Routes:
             "kit": kit_version(),
             "vllm": full_vllm_version(),
             "bootId": self.boot_id,
-            "ready": await self.why_not_ready(app_state) is None,
         }
         version = vllm_version()
         engine_client = getattr(app_state, "engine_client", None)
@@ -66,12 +67,15 @@ class Routes:
             body.update(self.control.state())
         except Exception as error:
             self.guard.failed("control.state", error)
+        body["ready"] = await self.why_not_ready(app_state) is None
         try:
             said = await self.ranks.ask(_client(app_state), "state", STATE_DEADLINE_SECONDS)
         except ask.NoEngineError as error:
             said = ask.Answers()
             body["disabled"] = str(error)
-        _merge(body, said, self.guard)
+        # The gate counts its own failures.
+        guards = [self.guard, getattr(self.control, "guard", None)]
+        _merge(body, said, [one for one in guards if isinstance(one, Guard)])
         return 200, dict(body)
 
     async def ready(self, app_state: Any) -> Answer:
@@ -82,7 +86,7 @@ class Routes:
     async def why_not_ready(self, app_state: Any) -> str | None:
         """A cordon or the like first; then vLLM's own health, as its /health route asks it."""
         try:
-            reason = self.control.not_ready()
+            reason = self.control.not_ready() if self.guard.disabled is None else None
         except Exception as error:
             self.guard.failed("control.not_ready", error)
             reason = None
@@ -105,10 +109,14 @@ def _client(app_state: Any) -> Any:
     return client
 
 
-def _merge(body: contract.KitState, said: ask.Answers, guard: Guard) -> None:
+def _merge(body: contract.KitState, said: ask.Answers, guards: list[Guard]) -> None:
     """All ranks' parts into one: the worst fix of them, errors added up, the first that is off."""
-    errors = dict(guard.errors)
-    disabled = guard.disabled or body.get("disabled")
+    errors: dict[str, int] = {}
+    disabled = body.get("disabled")
+    for guard in guards:
+        disabled = disabled or guard.disabled
+        for hook, count in guard.errors.items():
+            errors[hook] = errors.get(hook, 0) + count
     worst = ("unpatched", "off", "active", "not-needed")
     fixes: list[tuple[int, str, str]] = []
     for reply in said.answers.values():
