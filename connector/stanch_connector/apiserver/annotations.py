@@ -1,14 +1,15 @@
 """The file in which a downward-API volume shows the pod's annotations.
 
-One `key="value"` a line, sorted by key, no newline at the end, the value quoted by Go's %q, which is strconv.Quote
-(k8s.io/kubernetes/pkg/fieldpath.FormatMap, read in 1.35). A newline inside a value is therefore always `\\n`, and
-a line break always ends an entry. The kubelet replaces the whole file by renaming a symlink, so that a reader
-that opens the path anew sees either the old or the new text, never half of one.
+One `key="value"` a line, sorted by key, no newline at the end, the value quoted by Go's %q, which is
+strconv.Quote (k8s.io/kubernetes/pkg/fieldpath.FormatMap, read in 1.35). A newline inside a value is therefore
+always `\\n`, and a line break always ends an entry. The kubelet replaces the whole file by renaming a
+symlink, so that a reader that opens the path anew sees either the old or the new text, never half of one.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 
 # All annotations of an object are at most 256 KiB (apimachinery's TotalAnnotationSizeLimitB); %q makes four
@@ -101,18 +102,18 @@ def unquote(quoted: bytes) -> str | None:
     return out.decode("utf-8", "replace")
 
 
-def read(path: str) -> bytes:
-    """The file's bytes. Raises OSError, or AnnotationsError where it is larger than Kubernetes would write
-    or is not a regular file (a pipe would block the reader for ever)."""
+def read(path: str, limit: int = MAX_FILE_BYTES) -> bytes:
+    """The file's bytes. Raises OSError, or AnnotationsError where it is larger than `limit` (by default what
+    Kubernetes can write) or is not a regular file (a pipe would block the reader for ever)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         if not _is_regular(descriptor):
             raise AnnotationsError(f"{path} is not a regular file")
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise AnnotationsError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise AnnotationsError(f"{path} is larger than {limit} bytes")
     return content
 
 
 def _is_regular(descriptor: int) -> bool:
-    return (os.fstat(descriptor).st_mode & 0o170000) == 0o100000
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)

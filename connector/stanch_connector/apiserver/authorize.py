@@ -16,7 +16,7 @@ class Access(Enum):
     """What a POST gets: the status, and a sentence for its body."""
 
     ALLOWED = (200, "")
-    OFF = (403, "commands by POST are off: no token file, or it holds no token of 16 to 4096 bytes")
+    OFF = (404, "commands by POST are off: no token file, or it holds no token of 16 to 4096 bytes")
     MISSING = (401, "a bearer token is needed")
     WRONG = (401, "the bearer token is not the right one")
 

@@ -4,8 +4,9 @@ Laws, each with a test:
 - Only a command for this process's boot id is carried out; so a stale one left in the file after a restart is
   not, and no wall clock decides.
 - An id is carried out once in a process's life, however often and in whatever text it comes again.
-- The deadline counts from the first sight of the id. What has not ended by then has failed; what a release did
-  after all is still told, but it stays failed. A restart's deadline is that of its drain: it does not fail.
+- The deadline counts from the first sight of the id. What has not ended by then has failed; what a release
+  did after all is still told, but it stays failed. A restart's deadline is that of its drain: it does not
+  fail.
 - Updates come merged and with gaps: a text that was never seen was never ordered.
 
         accepted ──> running ──> done | refused | failed        ignored (another boot id, an unknown verb)
@@ -15,10 +16,13 @@ Laws, each with a test:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, cast, get_args
+from typing import TYPE_CHECKING, Final, cast, get_args
 
 from stanch_connector.apiserver import strictjson
 from stanch_connector.contract import Outcome, Verb
+
+if TYPE_CHECKING:
+    from stanch_connector.apiserver.gate import Gate
 
 KEPT_OUTCOMES: Final = 32
 # Ids remembered so that none is carried out twice. An id that comes again after this many others would be.
@@ -64,8 +68,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """entries: the last KEPT_OUTCOMES, oldest first. seen: ids of this boot id, oldest first. malformed: texts
-    that were no command at all. text: as last read from the file."""
+    """entries: the last KEPT_OUTCOMES, oldest first. seen: ids of this boot id, oldest first. malformed:
+    texts that were no command at all. text: as last read from the file."""
 
     boot_id: str
     entries: tuple[Entry, ...] = ()
@@ -157,6 +161,14 @@ def outcomes(book: Book) -> list[Outcome]:
     return [cast(Outcome, dict(entry.outcome)) for entry in book.entries]
 
 
+def control(boot_id: str) -> Gate:
+    """The Control that the middleware asks (control.py), with its watcher running. Call it once in a process,
+    when it begins to serve."""
+    from stanch_connector.apiserver.gate import serve_gate
+
+    return serve_gate(boot_id)
+
+
 def _expired(entry: Entry, now: float) -> bool:
     open_ = entry.outcome.get("state") in _OPEN and entry.outcome.get("verb") != "restart"
     return open_ and entry.deadline is not None and now >= entry.deadline
@@ -195,8 +207,8 @@ def _order(name: str, verb: Verb, command: dict[str, object], now: float) -> Ord
 
 
 def _release(args: dict[str, object]) -> ReleaseArgs:
-    """Unknown keys are refused here, against the contract's rule: an older kit must not release more than a newer
-    operator meant to by a filter that the kit does not know."""
+    """Unknown keys are refused here, against the contract's rule: an older kit must not release more than a
+    newer operator meant to by a filter that the kit does not know."""
     unknown = args.keys() - {"ids", "olderThanSeconds", "dryRun"}
     if unknown:
         raise strictjson.BadJSON("args of release has a key that this kit does not know")

@@ -4,8 +4,8 @@ Laws, each with a test:
 - Without the annotation there is no cordon: fail-open.
 - A beat that changes starts the lease anew; the same beat, read however often, does not.
 - The lease ends by itself leaseSeconds after the last change, whatever the file says then.
-- A kit that has just started does not know how old the first beat is: it counts once it changes. Where the kit
-  has seen the pod without the annotation, its appearance is a change.
+- A kit that has just started does not know how old the first beat is: it counts once it changes. Where the
+  kit has seen the pod without the annotation, its appearance is a change.
 - A malformed annotation is ignored and counted: it neither starts, nor renews, nor ends a lease.
 """
 
@@ -51,9 +51,7 @@ def step(lease: Lease, text: str | None, now: float) -> Lease:
     first = lease.beat is None and not lease.known_absent
     if first or lease.beat == (incident, beat):
         return replace(lease, beat=(incident, beat), text=text)
-    return replace(
-        lease, beat=(incident, beat), ends_at=now + lease_seconds, known_absent=False, text=text
-    )
+    return replace(lease, beat=(incident, beat), ends_at=now + lease_seconds, known_absent=False, text=text)
 
 
 def cordoned(lease: Lease, now: float) -> bool:
@@ -66,8 +64,8 @@ def incident_of(lease: Lease, now: float) -> str | None:
 
 
 def parse(text: str) -> tuple[str, int, float]:
-    """(incident, beat, lease in seconds) of the annotation. leaseSeconds: more than MAX_LEASE_SECONDS counts as that;
-    not said is the contract's default. Raises BadJSON."""
+    """(incident, beat, lease in seconds) of the annotation. leaseSeconds: more than MAX_LEASE_SECONDS counts
+    as that; not said is the contract's default. Raises BadJSON."""
     value = strictjson.parse_object(text)
     incident = value.get("incident", "")
     beat = value.get("beat")

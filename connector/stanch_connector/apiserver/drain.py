@@ -1,17 +1,17 @@
 """Draining: new requests are turned away, open ones run to their end. Pure; `now` is the monotonic clock.
 
-A drain ends by itself (law 7): at its deadline, or, where a cordon lease lives then, with that lease. An operator
-that dies after it ordered a drain leaves an engine that serves again within one lease.
+A drain ends by itself (law 7): at its deadline, or, where a cordon lease lives then, with that lease. An
+operator that dies after it ordered a drain leaves an engine that serves again within one lease.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 from stanch_connector.contract import CANARY_PREFIX
 
-# Served while draining: what tells about the engine or helps it drain, on vLLM 0.20 to 0.33. All else is work.
+# Served while draining: what tells about the engine or helps it drain, on vLLM 0.20 to 0.33. All else is
+# work.
 PASSING_PATHS = (
     "/health",
     "/metrics",
@@ -26,19 +26,11 @@ PASSING_PATHS = (
     "/stanch/v1",
 )
 
-# Two readings of zero, this far apart, after this long: requests that were prefilled keep arriving at the pod's
-# IP after a cordon (measured, lab/cluster/README.md: up to 0.7 s for the routing, 0.3 s and 0.2 s were enough).
+# Two readings of zero, this far apart, after this long: requests that were prefilled keep arriving at the
+# pod's IP after a cordon (measured, lab/cluster/README.md: up to 0.7 s for the routing, 0.3 s and 0.2 s were
+# enough).
 SETTLE_SECONDS = 0.3
 ZERO_APART_SECONDS = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer to give instead of the engine's. headers: lower-case names, as ASGI wants them."""
-
-    status: int
-    headers: tuple[tuple[bytes, bytes], ...]
-    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +58,20 @@ def draining(drain: Drain, now: float) -> bool:
     return drain.until is not None and now < drain.until
 
 
+def is_work(path: str) -> bool:
+    """Whether a request for this path (below the root path) is work for the engine."""
+    return not any(path == passing or path.startswith(passing + "/") for passing in PASSING_PATHS)
+
+
 def passes(path: str, request_id: str | None, boot_id: str) -> bool:
     """Whether a draining engine serves this: a path that is not work, or the operator's own canary, whose
     X-Request-Id is CANARY_PREFIX and this process's boot id, and nothing or "-" and more after it."""
-    if any(path == passing or path.startswith(passing + "/") for passing in PASSING_PATHS):
+    if not is_work(path):
         return True
     if not boot_id or request_id is None:
         return False
     canary = CANARY_PREFIX + boot_id
     return request_id == canary or request_id.startswith(canary + "-")
-
-
-def refusal() -> Refusal:
-    """503 in the shape of an OpenAI error. `Connection: close` makes a keep-alive client connect anew, to
-    another pod: without it the Service's choice is never made again (measured)."""
-    error = {"message": "this engine is draining", "type": "ServiceUnavailableError", "code": 503}
-    body = json.dumps({"error": {**error, "param": None}, "reason": "draining"}).encode()
-    headers = (
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-        (b"retry-after", b"1"),
-    )
-    return Refusal(503, headers, body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,18 @@
 """Restart in place: which process to end, and when to do what. Pure; `now` is the monotonic clock.
 
-Order: new requests refused -> settled (two zeros) -> drained, or the deadline -> SIGTERM -> SIGKILL. With a request
-open vLLM 0.29 can hang on SIGTERM for as long as its clients wait (lab/cluster/README.md: 4 of 5 times); drained
-it ends in 0.4 to 0.9 s, leaked 1.7 to 2.4 s.
+Order: new requests refused -> settled (two zeros) -> drained, or the deadline -> SIGTERM -> SIGKILL. With a
+request open vLLM 0.29 can hang on SIGTERM for as long as its clients wait (lab/cluster/README.md: 4 of 5
+times); drained it ends in 0.4 to 0.9 s, leaked 1.7 to 2.4 s.
 
-Which process (`choose`): the topmost one of this engine. From the own process it climbs to the parent while the
-parent is of the same engine, and stops below anything else, so that neither tini nor a shell nor a supervisor is
-ended: what waits for vLLM ends, or starts it again, by itself.
+Which process (`choose`): the topmost one of this engine. From the own process it climbs to the parent while
+the parent is of the same engine, and stops below anything else, so that neither tini nor a shell nor a
+supervisor is ended: what waits for vLLM ends, or starts it again, by itself.
 
-    PID 1 vllm                 -> 1 (itself)              tini -> vllm                   -> vllm
-    sh -c -> vllm              -> vllm                    vllm -> ApiServer_0, _1        -> the vllm that started them
-    python serve.py -> spawned -> python serve.py         pause, vllm (shared PIDs)      -> vllm
+    PID 1 vllm, alone              -> itself
+    tini, or sh -c, or a script    -> the vllm below it
+    vllm -> ApiServer_0, _1        -> the vllm that started them
+    python serve.py -> spawned     -> python serve.py
+    pause beside vllm (shared PIDs) -> vllm
 
 The kernel ignores SIGKILL to PID 1 from inside its own PID namespace (pid_namespaces(7)). So the end of the
 ladder is always: kill the descendants, then the process itself, which ends by _exit where it is the own one.

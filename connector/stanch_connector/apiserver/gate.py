@@ -1,0 +1,293 @@
+"""What the middleware asks, and what the watcher tells: one object between the two threads.
+
+For the middleware (apiserver/control.py has the protocol that this meets), from the event loop; each returns
+at once:
+    not_ready() / ready()          what ROUTE_READY says, besides vLLM's own health
+    turns_away(path, request_id)   before the engine sees a request: a reason to say 503, None: it passes
+    opened(path), closed(path)     around every request that was let through; without them a drain cannot tell
+                                   that it is done, and a restart waits for its deadline
+    state(), outcomes(), command() for ROUTE_STATE and ROUTE_COMMAND
+For the plugin: `releaser = f`, f(order, report) begins a release and returns at once; report(outcome) may
+come later from any thread, and more than once ("running", then the end). Until it is set, releases are
+refused ("not built yet"). For the watcher: `read`, `turn`, `restart_failed`.
+
+The lock is held for the length of a few assignments, never while anything of the engine runs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from stanch_connector.apiserver import annotations, commands, cordon, drain, restart
+from stanch_connector.apiserver.authorize import MAX_TOKEN_BYTES, Access, authorize
+from stanch_connector.apiserver.commands import Order
+from stanch_connector.contract import (
+    ANNOTATION_COMMAND,
+    ANNOTATION_CORDON,
+    ENV_TOKEN_FILE,
+    KitState,
+    Outcome,
+)
+from stanch_connector.engine.guard import Guard
+
+Report = Callable[[Outcome], None]
+Releaser = Callable[[Order, Report], None]
+
+# A restart's drain outlives its deadline by this: the signals and their graces come after it.
+_RESTART_TAIL_SECONDS = restart.TERM_GRACE_SECONDS + restart.KILL_GRACE_SECONDS + 5.0
+
+logger = logging.getLogger("stanch")
+
+
+class Gate:
+    """Cordon, drain, restart and commands of one API-server process."""
+
+    def __init__(
+        self,
+        boot_id: str,
+        guard: Guard | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        token_file: str | None = None,
+        counting: bool = False,
+    ) -> None:
+        self.boot_id = boot_id
+        self.guard = guard or Guard()
+        self.releaser: Releaser | None = None
+        self.wake: Callable[[], None] = lambda: None
+        self._clock = clock
+        self._token_file = token_file
+        self._lock = threading.Lock()
+        self._lease = cordon.Lease()
+        self._book = commands.Book(boot_id)
+        self._drain = drain.Drain()
+        self._drains: dict[str, drain.Settle] = {}
+        self._restart: restart.Restart | None = None
+        self._ended: deque[Outcome] = deque(maxlen=commands.KEPT_OUTCOMES)
+        self._open = 0
+        self._counting = counting
+
+    # -- for the middleware
+
+    def ready(self) -> bool:
+        return self.not_ready() is None
+
+    def not_ready(self) -> str | None:
+        """Why this engine wants no traffic; None where nothing of ours stands against it (fail-open)."""
+        now = self._clock()
+        if self.guard.disabled is not None:
+            return None
+        if self._restarting():
+            return "a restart is under way"
+        if drain.draining(self._drain, now):
+            return "draining"
+        lease = self._lease
+        if cordon.cordoned(lease, now):
+            return f"cordoned for {cordon.incident_of(lease, now) or 'an unnamed incident'}"
+        return None
+
+    def turns_away(self, path: str, request_id: str | None) -> str | None:
+        if self.guard.disabled is not None or not drain.draining(self._drain, self._clock()):
+            return None
+        return None if drain.passes(path, request_id, self.boot_id) else "draining"
+
+    def opened(self, path: str) -> None:
+        with self._lock:
+            self._counting = True
+            self._open += drain.is_work(path)
+
+    def closed(self, path: str) -> None:
+        with self._lock:
+            self._open = max(0, self._open - drain.is_work(path))
+
+    def open_requests(self) -> int | None:
+        """Work that is open in this process; None where nobody counts it."""
+        return self._open if self._counting else None
+
+    def outcomes(self) -> list[Outcome]:
+        return commands.outcomes(commands.expire(self._book, self._clock()))
+
+    def state(self) -> KitState:
+        now = self._clock()
+        lease = self._lease
+        return {
+            "draining": drain.draining(self._drain, now),
+            "cordoned": cordon.cordoned(lease, now),
+            "cordonIncident": cordon.incident_of(lease, now),
+            "outcomes": self.outcomes(),
+        }
+
+    def command(self, body: bytes, authorization: str | None) -> tuple[int, Mapping[str, Any]]:
+        """POST on ROUTE_COMMAND: 404 without a token file, 401 without the right token, 400 for what is no
+        command of ours or may not be, 409 where it is for another boot id; else 200 and the Outcome."""
+        header = None if authorization is None else authorization.encode("latin-1", "replace")
+        access = authorize(header, self._token())
+        if access is not Access.ALLOWED:
+            return access.status, {"error": access.reason}
+        outcome, fresh = self._take(body.decode("utf-8", "replace"))
+        if fresh:
+            return 200, outcome
+        return {"ignored": 409, "refused": 400}.get(outcome.get("state", ""), 200), outcome
+
+    # -- for whoever carries out a release
+
+    def report(self, outcome: Outcome) -> None:
+        with self._lock:
+            self._change(commands.report(self._book, outcome))
+
+    # -- for the watcher
+
+    def read(self, values: Mapping[str, str], leads: bool = True) -> None:
+        """The annotations, as just read. leads: whether this process carries out what only one may."""
+        with self._lock:
+            now = self._clock()
+            self._lease = cordon.step(self._lease, values.get(ANNOTATION_CORDON), now)
+            book, order = commands.watch(self._book, values.get(ANNOTATION_COMMAND), now)
+            self._change(book)
+            begin = order is not None and self._begin(order, now)
+        if begin and order is not None and leads:
+            self._release(order)
+
+    def turn(self, open_total: int | None, target_alive: bool = True) -> restart.Act:
+        """Time passes. open_total: over all API-server processes; None where it is not known, which is never
+        taken for zero. What comes back is for the process that leads to do."""
+        try:
+            with self._lock:
+                return self._turn(open_total, target_alive, self._clock())
+        finally:
+            self._tell()
+
+    def _turn(self, open_total: int | None, target_alive: bool, now: float) -> restart.Act:
+        self._drain = drain.extend(self._drain, self._lease.ends_at, now)
+        self._change(commands.expire(self._book, now))
+        count = 1 if open_total is None else open_total
+        for name, rest in list(self._drains.items()):
+            rest, rested = drain.settle(rest, count, now)
+            self._drains[name] = rest
+            if rested:
+                self._change(commands.report(self._book, {"id": name, "state": "done"}))
+            if (commands.outcome_of(self._book, name) or {}).get("state") not in ("accepted", "running"):
+                del self._drains[name]
+        if self._restart is None:
+            return restart.Act.WAIT
+        self._restart, act = restart.step(self._restart, count, target_alive, now)
+        if act is restart.Act.GIVE_UP:
+            self._end_restart("the process lived on after SIGKILL")
+        return act
+
+    def restart_failed(self, reason: str) -> None:
+        with self._lock:
+            self._end_restart(reason)
+
+    def restarting(self) -> str | None:
+        """The command's id while a restart is under way."""
+        return self._restart.id if self._restart is not None and self._restarting() else None
+
+    def busy(self) -> bool:
+        """Whether the watcher should look more often."""
+        return bool(self._drains) or self._restarting()
+
+    # -- within
+
+    def _restarting(self) -> bool:
+        current = self._restart
+        return current is not None and current.phase not in (restart.Phase.FAILED, restart.Phase.GONE)
+
+    def _take(self, text: str) -> tuple[Outcome, bool]:
+        with self._lock:
+            now = self._clock()
+            book, order, outcome = commands.take(self._book, text, now)
+            self._change(book)
+            begin = order is not None and self._begin(order, now)
+            if order is not None:
+                outcome = commands.outcome_of(self._book, order.id) or outcome
+        if begin and order is not None:
+            self._release(order)
+            outcome = commands.outcome_of(self._book, order.id) or outcome
+        self.wake()
+        return outcome, order is not None
+
+    def _begin(self, order: Order, now: float) -> bool:
+        """Under the lock. True: it is a release, to be handed over without the lock."""
+        outcome: Outcome = {"id": order.id, "state": "running"}
+        current = self._restart
+        if order.verb == "release":
+            return True
+        if current is not None and self._restarting():
+            outcome = {"id": order.id, "state": "refused", "reason": f"restart {current.id} is under way"}
+        elif order.verb == "drain":
+            self._drain = drain.start(self._drain, order.deadline, now)
+            self._drains[order.id] = drain.Settle(now)
+        elif order.verb == "undrain":
+            for name in self._drains:
+                ended: Outcome = {"id": name, "state": "failed", "reason": f"ended by undrain {order.id}"}
+                self._change(commands.report(self._book, ended))
+            self._drain, self._drains = drain.Drain(), {}
+            outcome = {"id": order.id, "state": "done"}
+        else:
+            self._drain = drain.start(self._drain, order.deadline + _RESTART_TAIL_SECONDS, now)
+            self._restart = restart.begin(order.id, order.deadline, now)
+        self._change(commands.report(self._book, outcome))
+        return False
+
+    def _release(self, order: Order) -> None:
+        releaser = self.releaser
+        if releaser is None:
+            self.report({"id": order.id, "state": "refused", "reason": "not built yet"})
+            return
+        try:
+            releaser(order, self.report)
+        except Exception as error:
+            self.guard.failed("release", error)
+            self.report(
+                {"id": order.id, "state": "failed", "reason": "the kit failed; nothing was handed over"}
+            )
+
+    def _end_restart(self, reason: str) -> None:
+        if self._restart is None:
+            return
+        self._change(
+            commands.report(self._book, {"id": self._restart.id, "state": "failed", "reason": reason})
+        )
+        self._restart = replace(self._restart, phase=restart.Phase.FAILED)
+        self._drain = drain.Drain()
+
+    def _change(self, book: commands.Book) -> None:
+        """Under the lock: the new book, and a line for the log for every outcome that ended."""
+        if book is self._book:
+            return
+        before = {id(entry) for entry in self._book.entries}
+        self._book = book
+        for entry in book.entries:
+            if id(entry) not in before and entry.outcome.get("state") not in ("accepted", "running"):
+                self._ended.append(entry.outcome)
+
+    def _tell(self) -> None:
+        """Without the lock, by the watcher: a log that blocks hinders nobody else."""
+        while self._ended:
+            logger.info("stanch: command %s", json.dumps(self._ended.popleft()))
+
+    def _token(self) -> bytes | None:
+        path = self._token_file or os.environ.get(ENV_TOKEN_FILE)
+        if not path:
+            return None
+        try:
+            return annotations.read(path, MAX_TOKEN_BYTES + 64)
+        except (OSError, annotations.AnnotationsError):
+            return None
+
+
+def serve_gate(boot_id: str) -> Gate:
+    """A Gate with its watcher running, for a middleware that calls opened and closed."""
+    from stanch_connector.apiserver.watcher import Watcher
+
+    gate = Gate(boot_id, counting=True)
+    Watcher(gate).start()
+    return gate
