@@ -16,13 +16,10 @@ Laws, each with a test:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, cast, get_args
+from typing import Final, cast, get_args
 
 from stanch_connector.apiserver import strictjson
 from stanch_connector.contract import Outcome, Verb
-
-if TYPE_CHECKING:
-    from stanch_connector.apiserver.gate import Gate
 
 KEPT_OUTCOMES: Final = 32
 # Ids remembered so that none is carried out twice. An id that comes again after this many others would be.
@@ -159,14 +156,6 @@ def outcome_of(book: Book, name: str) -> Outcome | None:
 def outcomes(book: Book) -> list[Outcome]:
     """Oldest first."""
     return [cast(Outcome, dict(entry.outcome)) for entry in book.entries]
-
-
-def control(boot_id: str) -> Gate:
-    """The Control that the middleware asks (control.py), with its watcher running. Call it once in a process,
-    when it begins to serve."""
-    from stanch_connector.apiserver.gate import serve_gate
-
-    return serve_gate(boot_id)
 
 
 def _expired(entry: Entry, now: float) -> bool:

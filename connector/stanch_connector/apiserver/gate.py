@@ -4,8 +4,9 @@ For the middleware (apiserver/control.py has the protocol that this meets), from
 at once:
     not_ready() / ready()          what ROUTE_READY says, besides vLLM's own health
     turns_away(path, request_id)   before the engine sees a request: a reason to say 503, None: it passes
-    opened(path), closed(path)     around every request that was let through; without them a drain cannot tell
-                                   that it is done, and a restart waits for its deadline
+    opened(), closed()             around every request for work (drain.passes(path, None, "") is false) that
+                                   was let through; without them a drain cannot tell that it is done, and a
+                                   restart waits for its deadline
     state(), outcomes(), command() for ROUTE_STATE and ROUTE_COMMAND
 For the plugin: `releaser = f`, f(order, report) begins a release and returns at once; report(outcome) may
 come later from any thread, and more than once ("running", then the end). Until it is set, releases are
@@ -26,7 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stanch_connector.apiserver import annotations, commands, cordon, drain, restart
+from stanch_connector.apiserver import commands, cordon, drain, podinfo, restart
 from stanch_connector.apiserver.authorize import MAX_TOKEN_BYTES, Access, authorize
 from stanch_connector.apiserver.commands import Order
 from stanch_connector.contract import (
@@ -98,14 +99,14 @@ class Gate:
             return None
         return None if drain.passes(path, request_id, self.boot_id) else "draining"
 
-    def opened(self, path: str) -> None:
+    def opened(self) -> None:
         with self._lock:
             self._counting = True
-            self._open += drain.is_work(path)
+            self._open += 1
 
-    def closed(self, path: str) -> None:
+    def closed(self) -> None:
         with self._lock:
-            self._open = max(0, self._open - drain.is_work(path))
+            self._open = max(0, self._open - 1)
 
     def open_requests(self) -> int | None:
         """Work that is open in this process; None where nobody counts it."""
@@ -279,8 +280,8 @@ class Gate:
         if not path:
             return None
         try:
-            return annotations.read(path, MAX_TOKEN_BYTES + 64)
-        except (OSError, annotations.AnnotationsError):
+            return podinfo.read(path, MAX_TOKEN_BYTES + 64)
+        except (OSError, podinfo.AnnotationsError):
             return None
 
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from stanch_connector.apiserver import annotations, peers, processes, restart
+from stanch_connector.apiserver import peers, podinfo, processes, restart
 from stanch_connector.apiserver.gate import Gate
 from stanch_connector.contract import DEFAULT_ANNOTATIONS, ENV_ANNOTATIONS
 
@@ -94,15 +94,15 @@ class Watcher:
     def _read(self) -> None:
         """A file that is absent, too large or unreadable is no reading: a cordon then runs out by itself."""
         try:
-            content = annotations.read(self._path)
+            content = podinfo.read(self._path)
         except FileNotFoundError:
             return
-        except (OSError, annotations.AnnotationsError) as error:
+        except (OSError, podinfo.AnnotationsError) as error:
             self.unread += 1
-            self._say(str(error) if isinstance(error, annotations.AnnotationsError) else type(error).__name__)
+            self._say(str(error) if isinstance(error, podinfo.AnnotationsError) else type(error).__name__)
             return
         if content != self._content:
-            parsed = annotations.parse(content)
+            parsed = podinfo.parse(content)
             self._content, self._values, self.bad_lines = content, parsed.values, parsed.bad_lines
         self._gate.read(self._values, self._leads())
 

@@ -41,14 +41,13 @@ def lines(advice: Advice, environ: Mapping[str, str]) -> list[str]:
     out = ["Environment of the engine's container:"]
     out += [f"  {name}={value}" for name, value in advice.environment.items()]
     if "PYTHONPATH" not in environ:
-        out.append("  (where the engine's image sets PYTHONPATH itself, put its value after ours, with a
-        colon)")
+        out.append("  (where the engine's image sets PYTHONPATH itself, put its value behind ours)")
     if "VLLM_PLUGINS" not in advice.environment:
         out.append(
-            f"  (where the engine's container sets VLLM_PLUGINS, append ,{names.PLUGIN_NAME} to it; "
-            "where it does not, leave it unset)"
+            f"  (where it is set for the engine's container, append ,{names.PLUGIN_NAME} to VLLM_PLUGINS; "
+            "where it is not, leave it so)"
         )
     out += ["Flags to add to `vllm serve`:", "  " + " ".join(advice.flags)]
-    out.append("For the fixed NIXL connector, these two keys in the value of --kv-transfer-config, the others
-    kept:") out.append("  " + json.dumps(advice.merge)[1:-1])
+    out.append("For the fixed NIXL connector, in the value of --kv-transfer-config, its other keys kept:")
+    out.append("  " + json.dumps(advice.merge)[1:-1])
     return out

@@ -56,8 +56,8 @@ def is_whole(copy: Path) -> bool:
         manifest = json.loads((copy / names.MANIFEST).read_bytes())
         hashes: dict[str, str] = manifest["files"]
         return bool(hashes) and all(
-            hashlib.sha256((copy / path).read_bytes()).hexdigest() == wanted for path, wanted in
-            hashes.items()
+            hashlib.sha256((copy / path).read_bytes()).hexdigest() == wanted
+            for path, wanted in hashes.items()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
@@ -69,8 +69,9 @@ def _refuse_foreign(target: Path, tops: list[str]) -> None:
         raise InstallError(f"{store} is not ours: it is no directory. Choose an empty volume")
     for path in [*(target / top for top in tops), *_dist_infos(target)]:
         if (path.exists() or path.is_symlink()) and not _is_ours(path):
-            raise InstallError(f"{path} is there already and was not put there by this installer; it is left
-            alone")
+            raise InstallError(
+                f"{path} was not put there by this installer, and is left alone: another volume?"
+            )
 
 
 def _is_ours(path: Path) -> bool:

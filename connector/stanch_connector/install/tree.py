@@ -28,8 +28,8 @@ def wanted() -> tuple[str, dict[str, bytes]]:
     version, info = dist_info(_find)
     folder = f"{names.DISTRIBUTION}-{version.replace('-', '_')}.dist-info"
     files.update({f"{folder}/{name}": content for name, content in info.items()})
-    record = "".join(f"{path},sha256={_b64(content)},{len(content)}\n" for path, content in
-    sorted(files.items())) files[f"{folder}/RECORD"] = f"{record}{folder}/RECORD,,\n".encode()
+    rows = [f"{path},sha256={_b64(content)},{len(content)}\n" for path, content in sorted(files.items())]
+    files[f"{folder}/RECORD"] = f"{''.join(rows)}{folder}/RECORD,,\n".encode()
     return version, files
 
 
@@ -81,8 +81,8 @@ def _find() -> metadata.Distribution | None:
 
 def _names_plugin(found: metadata.Distribution) -> bool:
     return any(
-        point.group == names.PLUGIN_GROUP and point.value == names.PLUGIN_OBJECT for point in
-        found.entry_points
+        point.group == names.PLUGIN_GROUP and point.value == names.PLUGIN_OBJECT
+        for point in found.entry_points
     )
 
 
