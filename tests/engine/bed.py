@@ -47,10 +47,14 @@ class Spec:
     role: Role
     name: str = ""
     inject: bool = False
+    # Stanch's connector instead of the stock one.
+    fixed: bool = False
     data_parallel: int = 1
     blocks: int = 100
     max_model_len: int = 512
     extra_args: Sequence[str] = ()
+    # What goes onto its PYTHONPATH besides, for example the engine kit and its entry point.
+    python_path: Sequence[Path] = ()
     # kv_connector_extra_config, for example {"kv_lease_duration": 10}
     connector: Mapping[str, Any] = field(default_factory=dict)
 
@@ -213,8 +217,13 @@ class Engine:
         }
         if spec.inject:
             transfer |= {
-                "kv_connector": "StanchInjector",
+                "kv_connector": "StanchFixedInjector" if spec.fixed else "StanchInjector",
                 "kv_connector_module_path": "tests.engine.injector",
+            }
+        elif spec.fixed:
+            transfer |= {
+                "kv_connector": "StanchNixlConnector",
+                "kv_connector_module_path": "stanch_connector.connector",
             }
         if spec.connector:
             transfer["kv_connector_extra_config"] = dict(spec.connector)
@@ -238,7 +247,9 @@ class Engine:
     def _environment(self) -> dict[str, str]:
         scratch = self._directory / "tmp"
         scratch.mkdir(exist_ok=True)
-        path = [HERE / "inside", *self._installed.python_path, *([REPOSITORY] if self.spec.inject else [])]
+        path = [HERE / "inside", *self._installed.python_path]
+        path += [REPOSITORY] if self.spec.inject else []
+        path += [REPOSITORY / "connector"] if self.spec.fixed else []
         return {
             **{
                 key: value
