@@ -250,6 +250,7 @@ class Engine:
         path = [HERE / "inside", *self._installed.python_path]
         path += [REPOSITORY] if self.spec.inject else []
         path += [REPOSITORY / "connector"] if self.spec.fixed else []
+        path += self.spec.python_path
         return {
             **{
                 key: value

@@ -1,0 +1,397 @@
+"""The kit's routes by the ASGI protocol, over a tiny application and a fake engine client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stanch_connector import contract
+from stanch_connector.apiserver import ask, routes
+from stanch_connector.apiserver.boot import boot_id
+from stanch_connector.apiserver.control import NoControl
+from stanch_connector.apiserver.facts import facts
+from stanch_connector.apiserver.middleware import MAX_BODY_BYTES, StanchMiddleware
+from stanch_connector.contract import KitState
+from stanch_connector.engine.guard import FAILURES_IN_A_ROW
+from tests.connector.asgi import FakeApp, FakeCores, Response, call
+
+pytestmark = pytest.mark.unit
+
+ENTRY = {"id": "cmpl-a", "status": "FINISHED_ABORTED", "blocks": 10}
+LIST = json.dumps({"requests": [ENTRY]})
+EMPTY = json.dumps({"requests": []})
+RANK_STATE: dict[str, Any] = {"fix": "not-needed", "fixReason": "fixed", "errors": {}, "disabled": None}
+
+
+def replies(rank: int, question: str) -> Any:
+    return LIST if question == "requests" else json.dumps(RANK_STATE)
+
+
+def get(app: FakeApp, path: str, control: Any = None, **options: Any) -> Response:
+    return asyncio.run(call(StanchMiddleware(app, control or NoControl()), app, path, **options))
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+
+
+class Cordoned(NoControl):
+    """A gate of which everything is closed."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.most_open = 0
+        self.bodies: list[bytes] = []
+
+    def not_ready(self) -> str | None:
+        return "cordoned for leak-1"
+
+    def turns_away(self, path: str, request_id: str | None) -> str | None:
+        return None if request_id == "stanch-canary-x" or path == "/health" else "draining"
+
+    def opened(self) -> None:
+        self.open += 1
+        self.most_open = max(self.open, self.most_open)
+
+    def closed(self) -> None:
+        self.open -= 1
+
+    def state(self) -> KitState:
+        return {"draining": True, "cordoned": True, "cordonIncident": "leak-1", "outcomes": []}
+
+    def command(self, body: bytes, authorization: str | None) -> tuple[int, Mapping[str, Any]]:
+        self.bodies.append(body)
+        return (200, {"state": "accepted"}) if authorization == "Bearer t" else (401, {"error": "no"})
+
+
+class Broken(NoControl):
+    """A gate of which everything raises."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("__") and name != "guard":
+            raise RuntimeError("ours")
+        return super().__getattribute__(name)
+
+
+class TestRequests:
+    def test_shape(self) -> None:
+        answer = get(FakeApp(FakeCores(replies)), contract.ROUTE_REQUESTS)
+        assert answer.status == 200
+        assert answer.json() == {
+            "schema": contract.SCHEMA_REQUESTS,
+            "bootId": boot_id(),
+            "ranks": {"0": {"requests": [ENTRY]}},
+            "missingRanks": [],
+        }
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["content-length"] == str(len(answer.body))
+
+    def test_ranks_by_their_global_number(self) -> None:
+        """A hybrid-balanced server manages ranks 4 and 300 only."""
+        cores = FakeCores(lambda rank, _: LIST if rank == 300 else EMPTY, ranks=(4, 300))
+        body = get(FakeApp(cores), contract.ROUTE_REQUESTS).json()
+        assert body["ranks"] == {"4": {"requests": []}, "300": {"requests": [ENTRY]}}
+
+    @pytest.mark.parametrize(
+        "silent",
+        [None, RuntimeError("EngineDeadError"), "no json", "[]", json.dumps({"error": "the kit failed"})],
+        ids=["never answers", "raises", "no JSON", "no object", "says that it failed"],
+    )
+    def test_a_rank_without_an_answer_is_missing_never_empty(
+        self, silent: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(ask.Ranks.ask, "__defaults__", (0.05,))
+        cores = FakeCores(lambda rank, _: silent if rank == 1 else LIST, ranks=(0, 1, 2))
+        answer = get(FakeApp(cores), contract.ROUTE_REQUESTS)
+        assert answer.status == 200
+        assert sorted(answer.json()["ranks"]) == ["0", "2"]
+        assert answer.json()["missingRanks"] == [1]
+
+    def test_all_silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ask.Ranks.ask, "__defaults__", (0.05,))
+        answer = get(FakeApp(FakeCores(lambda *_: None, ranks=(0, 1))), contract.ROUTE_REQUESTS)
+        assert (answer.status, answer.json()["ranks"], answer.json()["missingRanks"]) == (200, {}, [0, 1])
+
+    @pytest.mark.parametrize(
+        ("app", "sentence"),
+        [
+            pytest.param(FakeApp(None), "no engine core", id="a server without an engine"),
+            pytest.param(FakeApp(object()), "not shaped", id="an unknown client"),
+            pytest.param(
+                FakeApp(
+                    FakeCores(lambda *_: json.dumps({"error": "no list: this vLLM's scheduler has no x"}))
+                ),
+                "has no x",
+                id="an unknown scheduler",
+            ),
+            pytest.param(
+                FakeApp(
+                    FakeCores(
+                        lambda *_: Exception("... 'EngineCoreProc' object has no attribute 'stanch_ask'")
+                    )
+                ),
+                "VLLM_PLUGINS",
+                id="no plug-in in the engine",
+            ),
+        ],
+    )
+    def test_501_with_a_sentence(self, app: FakeApp, sentence: str) -> None:
+        answer = get(app, contract.ROUTE_REQUESTS)
+        assert answer.status == 501
+        assert sentence in answer.json()["error"]
+        assert "ranks" not in answer.json()
+
+    def test_many_readers_share_one_question_and_a_hung_rank_piles_nothing_up(self) -> None:
+        async def scene() -> None:
+            cores = FakeCores(lambda *_: None)
+            asker = ask.Ranks()
+            for _ in range(5):
+                said = await asyncio.gather(*[asker.ask(cores, "requests", 0.01) for _ in range(20)])
+                assert all(one.missing == [0] for one in said)
+            assert cores.asked == [(0, "requests")]
+            cores.reply = replies
+            for task in asker._under_way.values():
+                task.cancel()
+            await asyncio.sleep(0)
+            assert (await asker.ask(cores, "requests", 1)).answers == {0: {"requests": [ENTRY]}}
+
+        asyncio.run(scene())
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        ("keys", "given", "status"),
+        [
+            (None, None, 200),
+            ([], None, 200),
+            (["one", "two"], "Bearer two", 200),
+            (["one"], "bearer one", 200),
+            (["one"], None, 401),
+            (["one"], "Bearer two", 401),
+            (["one"], "Bearer one ", 401),
+            (["one"], "Basic one", 401),
+            (["one"], "one", 401),
+            (["schlüssel"], "Bearer schlüssel", 200),
+        ],
+    )
+    def test_command_line(self, keys: list[str] | None, given: str | None, status: int) -> None:
+        cores = FakeCores(replies)
+        headers = {} if given is None else {"Authorization": given}
+        answer = get(FakeApp(cores, keys=keys), contract.ROUTE_REQUESTS, headers=headers)
+        assert answer.status == status
+        assert bool(cores.asked) is (status == 200)
+
+    def test_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VLLM_API_KEY", "hidden")
+        app = FakeApp(FakeCores(replies))
+        assert get(app, contract.ROUTE_REQUESTS).status == 401
+        with_key = {"Authorization": "Bearer hidden"}
+        assert get(app, contract.ROUTE_REQUESTS, headers=with_key).status == 200
+        # The command line goes before it.
+        app = FakeApp(FakeCores(replies), keys=["shown"])
+        assert get(app, contract.ROUTE_REQUESTS, headers=with_key).status == 401
+
+    def test_state_and_ready_are_open(self) -> None:
+        app = FakeApp(FakeCores(replies), keys=["one"])
+        assert get(app, contract.ROUTE_STATE).status == 200
+        assert get(app, contract.ROUTE_READY).status == 200
+
+    def test_keys_that_cannot_be_told_keep_it_closed(self) -> None:
+        app = FakeApp(FakeCores(replies))
+        del app.state.args
+        assert get(app, contract.ROUTE_REQUESTS).status == 501
+
+    def test_the_path_below_a_root_path_is_guarded_as_well(self) -> None:
+        app = FakeApp(FakeCores(replies), keys=["one"])
+        path = "/llm" + contract.ROUTE_REQUESTS
+        assert get(app, path, root_path="/llm").status == 401
+        assert app.reached == []
+
+
+class TestState:
+    def test_shape(self) -> None:
+        body = get(FakeApp(FakeCores(replies)), contract.ROUTE_STATE).json()
+        assert body["schema"] == contract.SCHEMA_STATE
+        assert body["contract"] == contract.CONTRACT_VERSION
+        assert body["bootId"] == boot_id()
+        assert (body["ready"], body["draining"], body["cordoned"]) == (True, False, False)
+        assert (body["fix"], body["fixReason"]) == ("not-needed", "fixed")
+        assert (body["errors"], body["disabled"]) == ({}, None)
+        assert set(body) <= set(KitState.__annotations__)
+
+    def test_the_worst_of_the_ranks(self) -> None:
+        def reply(rank: int, question: str) -> str:
+            of_ranks: list[dict[str, Any]] = [
+                {"errors": {"add_request": 1, "_free_request": 2}},
+                {"fix": "unpatched", "fixReason": "unknown", "errors": {"add_request": 3}},
+                {"disabled": "add_request failed"},
+            ]
+            return json.dumps(RANK_STATE | of_ranks[rank])
+
+        body = get(FakeApp(FakeCores(reply, ranks=(0, 1, 2))), contract.ROUTE_STATE).json()
+        assert (body["fix"], body["fixReason"]) == ("unpatched", "unknown")
+        assert body["errors"] == {"add_request": 4, "_free_request": 2}
+        assert body["disabled"] == "add_request failed"
+
+    def test_a_hung_engine_does_not_keep_it_waiting(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(routes, "STATE_DEADLINE_SECONDS", 0.05)
+        body = get(FakeApp(FakeCores(lambda *_: None)), contract.ROUTE_STATE).json()
+        assert "fix" not in body
+        assert body["ready"] is True
+
+    def test_without_an_engine(self) -> None:
+        body = get(FakeApp(None), contract.ROUTE_STATE).json()
+        assert body["disabled"] == "this server has no engine core"
+
+    def test_of_a_cordoned_engine(self) -> None:
+        body = get(FakeApp(FakeCores(replies)), contract.ROUTE_STATE, Cordoned()).json()
+        assert (body["ready"], body["draining"], body["cordonIncident"]) == (False, True, "leak-1")
+
+
+class TestReady:
+    @pytest.mark.parametrize(
+        ("control", "healthy", "status"),
+        [
+            pytest.param(NoControl(), True, 200, id="as vLLM"),
+            pytest.param(NoControl(), False, 503, id="vLLM is dead"),
+            pytest.param(Cordoned(), True, 503, id="cordoned"),
+            pytest.param(Broken(), True, 200, id="a gate that fails is open"),
+        ],
+    )
+    def test_status(self, control: Any, healthy: bool, status: int) -> None:
+        answer = get(FakeApp(FakeCores(replies), healthy=healthy), contract.ROUTE_READY, control)
+        assert (answer.status, answer.json()["ready"]) == (status, status == 200)
+
+    def test_it_does_not_ask_the_engine(self) -> None:
+        cores = FakeCores(replies)
+        assert get(FakeApp(cores), contract.ROUTE_READY).status == 200
+        assert cores.asked == []
+
+
+class TestOtherTraffic:
+    def test_everything_else_is_vllms(self) -> None:
+        app = FakeApp(None)
+        for path in ("/v1/completions", "/health", "/stanch", "/"):
+            assert get(app, path).body == b"served"
+        assert app.reached == ["/v1/completions", "/health", "/stanch", "/"]
+
+    @pytest.mark.parametrize("kind", ["lifespan", "websocket"])
+    def test_other_protocols(self, kind: str) -> None:
+        app = FakeApp(None)
+
+        async def nothing(*_: Any) -> Any:
+            raise AssertionError
+
+        asyncio.run(StanchMiddleware(app, Cordoned())({"type": kind, "app": app}, nothing, nothing))
+        assert app.reached == [kind]
+
+    def test_draining(self) -> None:
+        app, control = FakeApp(None), Cordoned()
+        refused = get(app, "/v1/completions", control, method="POST")
+        assert (refused.status, refused.headers["connection"]) == (503, "close")
+        assert app.reached == []
+        canary = {"X-Request-Id": "stanch-canary-x"}
+        assert get(app, "/v1/completions", control, method="POST", headers=canary).body == b"served"
+        assert get(app, "/health", control).body == b"served"
+        # Only work is counted.
+        assert (control.open, control.most_open) == (0, 1)
+
+    def test_work_that_fails_is_closed_as_well(self) -> None:
+        control = Cordoned()
+        control.turns_away = lambda path, request_id: None  # type: ignore[method-assign]
+
+        async def failing(*_: Any) -> None:
+            raise ValueError("vLLM's own")
+
+        with pytest.raises(ValueError, match="vLLM's own"):
+            asyncio.run(call(StanchMiddleware(failing, control), FakeApp(None), "/v1/completions"))
+        assert (control.open, control.most_open) == (0, 1)
+
+    def test_a_gate_that_fails_lets_through_and_is_counted(self) -> None:
+        app = FakeApp(FakeCores(replies))
+        middleware = StanchMiddleware(app, Broken())
+
+        async def scene() -> Any:
+            for _ in range(FAILURES_IN_A_ROW):
+                assert (await call(middleware, app, "/v1/completions")).body == b"served"
+            return (await call(middleware, app, contract.ROUTE_STATE)).json()
+
+        body = asyncio.run(scene())
+        assert body["errors"]["control.turns_away"] == FAILURES_IN_A_ROW
+        assert "in a row" in body["disabled"]
+        # Off: it keeps nothing from the engine, and gives no list.
+        assert asyncio.run(call(middleware, app, contract.ROUTE_REQUESTS)).status == 501
+        assert asyncio.run(call(middleware, app, contract.ROUTE_READY)).status == 200
+
+
+class TestCommandsRoute:
+    def test_post(self) -> None:
+        control = Cordoned()
+        app = FakeApp(None, keys=["vllms"])
+        options: dict[str, Any] = {"method": "POST", "body": b"{}", "headers": {"Authorization": "Bearer t"}}
+        assert get(app, contract.ROUTE_COMMAND, control, **options).json() == {"state": "accepted"}
+        assert control.bodies == [b"{}"]
+        assert get(app, contract.ROUTE_COMMAND, control, method="POST").status == 401
+
+    def test_too_long(self) -> None:
+        control = Cordoned()
+        options: dict[str, Any] = {"method": "POST", "body": b"x" * (MAX_BODY_BYTES + 1)}
+        assert get(FakeApp(None), contract.ROUTE_COMMAND, control, **options).status == 413
+        assert control.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/stanch/v1/nothing", "GET", 404),
+        (contract.ROUTE_REQUESTS, "POST", 405),
+        (contract.ROUTE_STATE, "DELETE", 405),
+        (contract.ROUTE_COMMAND, "GET", 405),
+        (contract.ROUTE_READY, "HEAD", 200),
+    ],
+)
+def test_methods(path: str, method: str, status: int) -> None:
+    assert get(FakeApp(FakeCores(replies)), path, method=method).status == status
+
+
+@pytest.mark.parametrize(
+    ("version", "extra", "lease", "pin", "bidirectional"),
+    [
+        ((0, 29), {}, 30, None, False),
+        ((0, 29), {"kv_lease_duration": 10}, 10, None, False),
+        ((0, 29), {"bidirectional_kv_xfer": True}, 30, 480, True),
+        ((0, 29), {"bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": 60}, 30, 60, True),
+        ((0, 21), {}, 480, None, False),
+        (None, {}, None, None, None),
+    ],
+)
+def test_lease_and_pin(version: Any, extra: Any, lease: Any, pin: Any, bidirectional: Any) -> None:
+    transfer = SimpleNamespace(
+        kv_connector="NixlConnector", kv_role="kv_consumer", kv_connector_extra_config=extra
+    )
+    state = facts(SimpleNamespace(kv_transfer_config=transfer), version)
+    assert (state["leaseSeconds"], state["pinSeconds"], state["bidirectional"]) == (lease, pin, bidirectional)
+    assert (state["connector"], state["role"]) == ("NixlConnector", "kv_consumer")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        SimpleNamespace(kv_transfer_config=None),
+        SimpleNamespace(
+            kv_transfer_config=SimpleNamespace(
+                kv_connector="LMCacheConnectorV1", kv_role="kv_both", kv_connector_extra_config={}
+            )
+        ),
+    ],
+)
+def test_no_lease_of_another_connector(config: Any) -> None:
+    state = facts(config, (0, 29))
+    assert (state["leaseSeconds"], state["pinSeconds"], state["bidirectional"]) == (None, None, None)
