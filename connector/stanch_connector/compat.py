@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -124,7 +124,7 @@ def _has_defect(version: str) -> bool:
     return found is not None and int(found[1]) in DEFECT_MINORS
 
 
-def _misfits(nixl: Nixl) -> Iterable[str] | Any:
+def _misfits(nixl: Nixl) -> Iterator[str]:
     for what, owner, seams in (
         ("scheduler", nixl.scheduler, SCHEDULER_SEAMS),
         ("worker", nixl.worker, WORKER_SEAMS),

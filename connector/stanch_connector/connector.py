@@ -2,8 +2,8 @@
 
     {"kv_connector": "StanchNixlConnector", "kv_connector_module_path": "stanch_connector.connector", ...}
 
-Importing this module has no effect and imports no vLLM; the class is made when it is first asked for. It is the
-stock pull connector of the vLLM that is installed, with the fix of nixl_fix.py where that is needed and fits.
+Importing this module has no effect and imports no vLLM; the class is made when it is first asked for. It is
+the stock pull connector of the vLLM that is installed, with the fix of nixl_fix.py where it is needed and fits.
 `kv_connector_extra_config.stanch_connector_patch` is Auto (the default), Always or Never.
 """
 
@@ -52,13 +52,13 @@ def build(nixl: compat.Nixl) -> Any:
             choice = compat.Choice("unpatched", f"vLLM {nixl.version}: no subclass ({type(error).__name__})")
     stock = nixl.connector
 
-    class StanchNixlConnector(stock):  # type: ignore[misc]
+    class StanchNixlConnector(stock):  # type: ignore[misc,valid-type]
         stanch_fix: Fix = choice.fix
         stanch_fix_reason: str = choice.reason
         stanch_guard: Guard
 
         # Keeps the stock signature: vLLM's factory looks at it.
-        @functools.wraps(stock.__init__)
+        @functools.wraps(stock.__init__)  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             mode = _mode(args, kwargs)
             _refuse_unless_fixed(mode, choice.fix, choice.reason)
@@ -87,6 +87,7 @@ def _adopt(connector: Any, nixl: compat.Nixl, sides: Any, choice: compat.Choice)
     that no patched worker reads has no effect.
     """
     fix: nixl_fix.SchedulerFix | nixl_fix.WorkerFix
+    attributes: tuple[str, ...]
     try:
         if connector.connector_scheduler is not None:
             side, stock, patched = connector.connector_scheduler, nixl.scheduler, sides[0]

@@ -4,7 +4,7 @@
     scheduler  build_connector_meta       writes that on each receive: the mark travels with it to every rank
     worker     start_load_kv              a receive without a block to read becomes notify-only for the stock
                                           code; if it is awaited, it is reported at the next get_finished
-    worker     _read_blocks_for_req       an awaited receive of which this rank reads nothing is entered as done
+    worker     _read_blocks_for_req       an awaited receive of which this rank reads nothing is taken as done
     worker     get_finished               adds what is awaited, drops what only notifies
 
 What is awaited without a block to read has its KV here already, so nothing that may still happen to its

@@ -9,6 +9,9 @@ park     The scheduler hands the worker an empty list of local blocks to read, a
          the local prefix cache already holds all of them. vLLM 0.29.0 then only notifies the producer and
          never reports the request: it leaks. vLLM 0.32.0 sends along that the request is parked and reports
          it: its client gets an answer.
+same     As park, but the claim is made true first: an unmarked request with the same prompt came before, and
+         the worker copies its blocks into the new ones, so that the KV is right. The list is empty per cache
+         group, `([],)`, the form that a really parked request has.
 mute     The worker reads the blocks but its report is lost. This leaks in every version, so it stands for
          the ways into the state that the fix left open. It is what the leak scenarios on 0.32.0 use.
 grammar  Compiling the request's grammar takes `stanch_grammar_delay_ms` (kv_connector_extra_config) longer.
@@ -17,7 +20,7 @@ grammar  Compiling the request's grammar takes `stanch_grammar_delay_ms` (kv_con
 without a big one.
 """
 
-# mypy: disable-error-code="import-not-found,misc,no-any-return,unused-ignore"
+# mypy: disable-error-code="call-arg,import-not-found,misc,no-any-return,unused-ignore"
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
 
-from tests.engine.marks import GRAMMAR, MUTE, PARK
+from tests.engine.marks import GRAMMAR, MUTE, PARK, SAME
 
 
 def is_marked(request_id: str, mark: str) -> bool:
@@ -35,11 +38,19 @@ def is_marked(request_id: str, mark: str) -> bool:
     return client_id.startswith(mark)
 
 
-class StanchInjector(NixlPullConnector):
-    """NixlConnector (pull mode) with a fault for marked requests."""
+class Injection:
+    """The fault for marked requests, over a NIXL connector in pull mode."""
+
+    # Of the class that it is mixed into.
+    connector_scheduler: Any
+    connector_worker: Any
+    _connector_metadata: Any
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        # Prompt -> its blocks, as long as nobody needed them for something else; (from, to) blocks.
+        self._blocks_by_prompt: dict[tuple[int, ...], list[int]] = {}
+        self._copies: list[tuple[int, int]] = []
         extra = vllm_config.kv_transfer_config.get_from_extra_config
         self._step_delay_s = int(extra("stanch_step_delay_ms", 0)) / 1000
         grammar_delay_ms = int(extra("stanch_grammar_delay_ms", 0))
@@ -54,10 +65,31 @@ class StanchInjector(NixlPullConnector):
         if entry is not None and is_marked(request.request_id, PARK):
             # (request, local ids, ...): () is the form that stock code uses for "all of it is here already".
             pending[request.request_id] = (entry[0], (), *entry[2:])
+        elif entry is not None and num_external_tokens > 0:
+            self._remember_or_copy(request, blocks, entry)
+
+    def _remember_or_copy(self, request: Any, blocks: Any, entry: Any) -> None:
+        (mine,) = blocks.get_block_ids()
+        prompt = tuple(request.prompt_token_ids)
+        if not is_marked(request.request_id, SAME):
+            self._blocks_by_prompt[prompt] = list(mine)
+            return
+        (to_read,) = entry[1]
+        before = self._blocks_by_prompt[prompt]
+        self._copies += [(before[mine.index(one)], one) for one in to_read]
+        self.connector_scheduler._reqs_need_recv[request.request_id] = (entry[0], ([],), *entry[2:])
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        metadata = super().build_connector_meta(scheduler_output)
+        metadata.stanch_copies, self._copies = self._copies, []
+        return metadata
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self._step_delay_s:
             time.sleep(self._step_delay_s)
+        for source, target in self._connector_metadata.stanch_copies:
+            for cache in self.connector_worker.device_kv_caches.values():
+                _copy_block(cache, source, target, self.connector_worker.num_blocks)
         super().start_load_kv(forward_context, **kwargs)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
@@ -69,6 +101,24 @@ class StanchInjector(NixlPullConnector):
         results = super().get_transfer_results(finished_req_ids)
         results.finished_recving = {one for one in results.finished_recving if not is_marked(one, MUTE)}
         return results
+
+
+class StanchInjector(Injection, NixlPullConnector):
+    """NixlConnector (pull mode) with a fault for marked requests."""
+
+
+def __getattr__(name: str) -> Any:
+    """StanchFixedInjector: the same fault over the connector that Stanch ships."""
+    if name != "StanchFixedInjector":
+        raise AttributeError(name)
+    from stanch_connector import connector
+
+    return type(name, (Injection, connector.StanchNixlConnector), {"__module__": __name__})
+
+
+def _copy_block(cache: Any, source: int, target: int, blocks: int) -> None:
+    (dimension,) = [one for one, size in enumerate(cache.shape) if size == blocks]
+    cache.select(dimension, target).copy_(cache.select(dimension, source))
 
 
 def _slow_down_grammars(delay_s: float) -> None:

