@@ -45,6 +45,7 @@ class Scheduler:
     def __init__(self, usable: int = 100) -> None:
         self.requests: dict[str, Any] = {}
         self.running: list[Any] = []
+        self.skipped_waiting: list[Any] = []
         self.lora_config: Any = None
         self.connector: Any = Connector()
         self.kv_cache_manager: Any = Manager(usable)

@@ -260,13 +260,15 @@ def test_it_logs_once_a_minute_and_never_the_text_of_an_exception(caplog: pytest
     assert "prompt" not in caplog.text
 
 
-@pytest.mark.parametrize("missing", [*HOOKED, "requests", "kv_cache_manager", "connector"])
+@pytest.mark.parametrize("missing", [*HOOKED, "requests", "kv_cache_manager", "connector", "skipped_waiting"])
 def test_an_unknown_layout_is_left_alone(missing: str) -> None:
     scheduler = Scheduler()
     if missing in HOOKED:
         setattr(scheduler, missing, None)
     elif missing == "connector":
         scheduler.connector = object()
+    elif missing == "skipped_waiting":
+        del scheduler.skipped_waiting
     else:
         setattr(scheduler, missing, object())
     before = dict(vars(scheduler))

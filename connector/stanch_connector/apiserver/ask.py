@@ -1,6 +1,6 @@
 """Asks every engine core that this API server manages, each by its own identity.
 
-Read against vLLM 0.20 to 0.32 (v1/engine/core_client.py): `core_engines` holds the identities, two bytes
+Looked up in vLLM 0.18 to 0.33 (v1/engine/core_client.py): `core_engines` holds the identities, two bytes
 with the rank, little-endian, which is the number that the label `engine` has;
 `_call_utility_async(method, *args, engine=)` asks one of them. `call_utility_async` is no use with data
 parallelism: it returns the first rank's answer only.

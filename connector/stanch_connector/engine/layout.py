@@ -1,5 +1,9 @@
-"""What the list needs of vLLM's scheduler, checked by what is there. Read against 0.20 to 0.32: `requests`,
-`kv_cache_manager`, and the methods of HOOKED kept their names and first arguments over all of them."""
+"""What the list needs of vLLM's scheduler, checked by what is there.
+
+Looked up in the sources of every minor from 0.18 to 0.33: `requests`, `kv_cache_manager` and the methods
+of HOOKED are there with the same first argument. Before 0.18 there is no second queue, and
+_update_waiting_for_remote_kv is asked at every step instead of once: such a scheduler counts as unknown.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,8 @@ class UnknownLayoutError(Exception):
 def check(scheduler: Any) -> None:
     """Raises UnknownLayoutError unless all that the list and its hooks touch is there."""
     missing = [name for name in HOOKED if not callable(getattr(scheduler, name, None))]
+    if not (hasattr(scheduler, "skipped_waiting") or hasattr(scheduler, "deferred_waiting")):
+        missing.append("skipped_waiting")
     if not isinstance(getattr(scheduler, "requests", None), dict):
         missing.append("requests")
     manager = getattr(scheduler, "kv_cache_manager", None)
