@@ -3,7 +3,7 @@
     {"kv_connector": "StanchNixlConnector", "kv_connector_module_path": "stanch_connector.connector", ...}
 
 Importing this module has no effect and imports no vLLM; the class is made when it is first asked for. It is
-the stock pull connector of the vLLM that is installed, with the fix of nixl_fix.py where it is needed and fits.
+the stock pull connector of the installed vLLM, with the fix of nixl_fix.py where that is needed and fits.
 `kv_connector_extra_config.stanch_connector_patch` is Auto (the default), Always or Never.
 """
 

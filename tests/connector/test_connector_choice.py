@@ -180,3 +180,33 @@ def test_a_vllm_without_nixl_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.import_module", lambda name: empty)
     with pytest.raises(ImportError, match="has no NIXL connector"):
         compat.load()
+
+
+def test_a_vllm_from_before_the_package_is_stock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.19 and earlier: one module."""
+
+    def find(name: str) -> Any:
+        if name == "vllm":
+            return types.SimpleNamespace(__version__="0.19.1")
+        if name == compat.NIXL_OLD:
+            old = types.ModuleType(name)
+            old.__dict__.update(NixlConnector=Connector, NixlConnectorScheduler=Scheduler)
+            return old
+        raise ModuleNotFoundError(name=compat.NIXL)
+
+    monkeypatch.setattr("importlib.import_module", find)
+    found = compat.load()
+    assert found.connector is Connector
+    assert choose(found).fix == "unpatched"
+
+
+def test_what_the_stock_connector_misses_is_its_own_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> Any:
+        if name == "vllm":
+            return types.SimpleNamespace(__version__="0.29.0")
+        raise ModuleNotFoundError(name="zmq")
+
+    monkeypatch.setattr("importlib.import_module", find)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        compat.load()
+    assert caught.value.name == "zmq"

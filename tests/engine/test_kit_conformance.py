@@ -7,6 +7,7 @@ rest of vLLM are stand-ins. What is shown is the logic of one rank; the live tes
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -95,6 +96,27 @@ def test_an_unmarked_receive_is_left_to_the_stock_code(version: str) -> None:
         for _ in range(4):
             life.step()
         assert life.reports == ["cmpl-2"]
+
+
+@pytest.mark.parametrize("receive", Receive, ids=names)
+@pytest.mark.parametrize("version", sources.AFFECTED)
+def test_ranks_whose_ways_differ_report_alike(version: str, receive: Receive) -> None:
+    """One rank knows the peer, the other has its handshake before it and sees that fail."""
+    with installed(version, 1) as nixl:
+        cls = connector.build(nixl)
+        near, far = Life(cls, 1), Life(cls, 1)
+        far.worker.connector_worker._remote_agents.clear()
+        near.arrive(receive)
+        for step in range(6):
+            metadata = pickle.dumps(near.scheduler.build_connector_meta(None))
+            for rank in (near, far):
+                rank.worker.bind_connector_metadata(pickle.loads(metadata))
+                rank.worker.start_load_kv(None)
+                rank.reports += sorted(rank.worker.get_finished(set())[1])
+            if step == 2:
+                for handshake in far.worker.connector_worker._handshake_initiation_executor.pending:
+                    handshake.set_exception(ConnectionError("refused"))
+        assert near.reports == far.reports == (["cmpl-1"] if receive in AWAITED else [])
 
 
 @pytest.mark.parametrize("groups", [1, 2], ids=lambda n: f"groups{n}")

@@ -6,6 +6,7 @@ with their KV truly here (injector.py), so their tokens mean something.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -111,6 +112,19 @@ def test_the_clients_that_leave_at_once_leave_nothing(trio: Trio) -> None:
         trio.request(trio.fixed, words(TOKENS, seed=seed), PARK).give_up()
     drained(trio.fixed)
     assert trio.request(trio.fixed, words(64, seed=450)).answer().status == 200
+
+
+def test_a_request_aborted_between_parking_and_report(trio: Trio) -> None:
+    """A frozen worker keeps the report back until the engine has taken the abort."""
+    with trio.fixed.frozen():
+        pending = [trio.request(trio.fixed, words(TOKENS, seed=seed), PARK) for seed in range(460, 463)]
+        time.sleep(1)
+        for one in pending:
+            one.give_up()
+        time.sleep(1)
+    drained(trio.fixed)
+    assert trio.request(trio.fixed, words(64, seed=470)).answer().status == 200
+    assert trio.fixed.healthy
 
 
 def test_a_dead_producer_cannot_hold_a_request(trio: Trio) -> None:

