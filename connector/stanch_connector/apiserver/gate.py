@@ -156,16 +156,16 @@ class Gate:
         if begin and order is not None and leads:
             self._release(order)
 
-    def turn(self, open_total: int | None, target_alive: bool = True) -> restart.Act:
+    def turn(self, open_total: int | None) -> restart.Act:
         """Time passes. open_total: over all API-server processes; None where it is not known, which is never
         taken for zero. What comes back is for the process that leads to do."""
         try:
             with self._lock:
-                return self._turn(open_total, target_alive, self._clock())
+                return self._turn(open_total, self._clock())
         finally:
             self._tell()
 
-    def _turn(self, open_total: int | None, target_alive: bool, now: float) -> restart.Act:
+    def _turn(self, open_total: int | None, now: float) -> restart.Act:
         self._drain = drain.extend(self._drain, self._lease.ends_at, now)
         self._change(commands.expire(self._book, now))
         count = 1 if open_total is None else open_total
@@ -178,7 +178,7 @@ class Gate:
                 del self._drains[name]
         if self._restart is None:
             return restart.Act.WAIT
-        self._restart, act = restart.step(self._restart, count, target_alive, now)
+        self._restart, act = restart.step(self._restart, count, now)
         if act is restart.Act.GIVE_UP:
             self._end_restart("the process lived on after SIGKILL")
         return act
@@ -199,7 +199,7 @@ class Gate:
 
     def _restarting(self) -> bool:
         current = self._restart
-        return current is not None and current.phase not in (restart.Phase.FAILED, restart.Phase.GONE)
+        return current is not None and current.phase is not restart.Phase.FAILED
 
     def _take(self, text: str) -> tuple[Outcome, bool]:
         with self._lock:

@@ -55,7 +55,7 @@ def is_alive(process: Process) -> bool:
 
 
 def terminate(target: Target) -> None:
-    """SIGTERM to the root. Raises OSError where that is not allowed.
+    """SIGTERM to the root, unless it is gone. Raises OSError where that is not allowed.
 
     Where the root is this process, a timer of the C library ends it even if Python never runs again: its
     faulthandler thread needs no interpreter lock. It is later than the watcher's own SIGKILL.
@@ -64,7 +64,8 @@ def terminate(target: Target) -> None:
         seconds = TERM_GRACE_SECONDS + KILL_GRACE_SECONDS
         with contextlib.suppress(Exception):
             faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
-    os.kill(target.root.pid, signal.SIGTERM)
+    if is_alive(target.root):
+        os.kill(target.root.pid, signal.SIGTERM)
 
 
 def kill(target: Target, late: Iterable[Process] = ()) -> None:

@@ -145,7 +145,6 @@ class Phase(Enum):
     TERMINATING = "terminating"
     KILLING = "killing"
     FAILED = "failed"
-    GONE = "gone"
 
 
 class Act(Enum):
@@ -172,16 +171,14 @@ def begin(order_id: str, deadline: float, now: float) -> Restart:
     return Restart(order_id, deadline, Settle(now), phase_since=now)
 
 
-def step(restart: Restart, open_requests: int, target_alive: bool, now: float) -> tuple[Restart, Act]:
+def step(restart: Restart, open_requests: int, now: float) -> tuple[Restart, Act]:
     """One reading in, one act out; every act comes once, in the order TERM, KILL, GIVE_UP.
 
-    open_requests: over all API-server processes of the engine. The own process is nearly always gone before
-    the later phases; they matter where it is not the one that hangs.
+    open_requests: over all API-server processes of the engine. Who asks is itself the target or below it, so
+    it seldom lives to see the later phases: they are for the engine that hangs.
     """
-    if restart.phase in (Phase.FAILED, Phase.GONE):
+    if restart.phase is Phase.FAILED:
         return restart, Act.WAIT
-    if not target_alive:
-        return replace(restart, phase=Phase.GONE, phase_since=now), Act.WAIT
     if restart.phase is Phase.DRAINING:
         rest, rested = settle(restart.rest, open_requests, now)
         if not rested and now < restart.deadline:

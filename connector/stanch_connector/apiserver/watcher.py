@@ -132,7 +132,7 @@ class Watcher:
             if self._target is None:
                 gate.restart_failed("the process to end was not found: no readable /proc")
                 return
-        act = gate.turn(open_total, processes.is_alive(self._target.root))
+        act = gate.turn(open_total)
         if act in (restart.Act.TERM, restart.Act.KILL) and self._leads():
             self._end(act, self._target)
 
