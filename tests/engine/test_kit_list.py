@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 from collections.abc import Iterator
 
@@ -143,12 +145,12 @@ def test_ids_as_the_client_knows_them(engines: tuple[Engine, Engine]) -> None:
         "/v1/chat/completions",
         {
             "model": "tiny", "messages": [{"role": "user", "content": words(20)}], "max_tokens": 150,
-            "ignore_eos": True, "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}",
+            "ignore_eos": True,
         },
         {"X-Request-Id": "talk"},
         60,
     )  # fmt: skip
-    two = complete(decode.url, words(40), max_tokens=150, request_id="twice", more={"n": 2})
+    two = complete(decode.url, words(40), max_tokens=150, request_id="twice", more={"n": 2, "temperature": 1})
     until(lambda: len([one for one in ask(decode).entries() if not one["clientGone"]]) >= 3, "three running")
     ids = [one["id"] for one in ask(decode).entries() if not one["clientGone"]]
     answers = [chat.answer(), two.answer()]
@@ -187,5 +189,13 @@ def test_two_ranks_the_leak_on_rank_1(bed: Bed, engines: tuple[Engine, Engine]) 
     assert sorted(listed.body["ranks"]) == ["0", "1"]
     assert (listed.entries(0), listed.body["missingRanks"]) == ([], [])
     assert [one["id"] for one in listed.stuck(1)] == ["cmpl-mute-9"]
-    with_one_hung = decode.worker_pids()
-    assert len(with_one_hung) == 2
+    os.kill(decode.worker_pids()[0], signal.SIGSTOP)
+    try:
+        stopped = complete(decode.url, words(20), rank=0)
+        until(lambda: ask(decode).body["missingRanks"] == [0], "rank 0 hangs")
+        listed = ask(decode)
+    finally:
+        os.kill(decode.worker_pids()[0], signal.SIGCONT)
+    assert list(listed.body["ranks"]) == ["1"]
+    assert [one["id"] for one in listed.stuck(1)] == ["cmpl-mute-9"]
+    assert stopped.answer().status == 200
