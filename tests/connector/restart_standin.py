@@ -1,6 +1,7 @@
 """A stand-in for vLLM's API-server processes, with a Gate and a Watcher of its own.
 
-Run by test_restart_processes.py. It says in JSON lines on standard output what happens to it. Times are short, nothing else differs.
+Run by test_restart_processes.py as `python restart_standin.py KIND ...`. It says in JSON lines on standard
+output what happens to it. Times are short, nothing else differs.
 """
 
 from __future__ import annotations

@@ -84,7 +84,9 @@ def _dist_infos(target: Path) -> list[Path]:
 
 def _write(copy: Path, version: str, files: Mapping[str, bytes], hashes: Mapping[str, str]) -> None:
     store = copy.parent
-    store.mkdir(mode=0o755, exist_ok=True)
+    if not store.exists():
+        store.mkdir(exist_ok=True)
+        store.chmod(0o755)
     making = Path(tempfile.mkdtemp(prefix=_MAKING, dir=store))
     try:
         # The engine may run as another user than the init container.
@@ -109,10 +111,8 @@ def _write_file(root: Path, path: str, content: bytes) -> None:
         if not inside.exists():
             inside.mkdir()
             inside.chmod(0o755)
-    with to.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    # No fsync: what a power cut took is found by its hash when the init container runs again.
+    to.write_bytes(content)
     to.chmod(0o644)
 
 
