@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import math
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
+import prometheus_client
 import pytest
+from prometheus_client import CollectorRegistry
 
 from stanch_connector import contract
 from stanch_connector.apiserver import ask, routes
@@ -328,6 +332,62 @@ class TestOtherTraffic:
         # Off: it keeps nothing from the engine, and gives no list.
         assert asyncio.run(call(middleware, app, contract.ROUTE_REQUESTS)).status == 501
         assert asyncio.run(call(middleware, app, contract.ROUTE_READY)).status == 200
+
+
+class TestMetrics:
+    SUMMARY = json.dumps(
+        {"parked_requests": 1, "parked_blocks": 10, "orphan_requests": 2, "orphan_blocks": 24,
+         "oldest_seconds": 50, "errors": 0, "fix": "unpatched"}
+    )  # fmt: skip
+
+    @pytest.fixture(autouse=True)
+    def registry(self, monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
+        fresh = CollectorRegistry()
+        monkeypatch.setattr(prometheus_client.Gauge.__init__, "__defaults__", _with_registry(fresh))
+        return fresh
+
+    def test_set_anew_for_every_reading(self, registry: CollectorRegistry) -> None:
+        replies = iter([self.SUMMARY, json.dumps({"error": "ours"}), self.SUMMARY])
+        app = FakeApp(FakeCores(lambda rank, _: next(replies)))
+        middleware = StanchMiddleware(app, NoControl())
+
+        async def scene() -> list[float | None]:
+            values = []
+            for path in ("/metrics", "/metrics/", "/metrics"):
+                assert (await call(middleware, app, path)).body == b"served"
+                values.append(registry.get_sample_value("stanch_orphan_blocks", {"engine": "0"}))
+            return values
+
+        first, second, third = asyncio.run(scene())
+        assert (first, third) == (24, 24)
+        assert second is not None
+        assert math.isnan(second)
+        for fix in get_args(contract.Fix):
+            value = registry.get_sample_value("stanch_fix", {"engine": "0", "fix": fix})
+            assert value == (fix == "unpatched")
+        assert registry.get_sample_value("stanch_oldest_stuck_seconds", {"engine": "0"}) == 50
+        assert registry.get_sample_value("stanch_kit_errors", {"engine": "0"}) == 0
+
+    @pytest.mark.parametrize("cores", [None, object()], ids=["no engine", "an unknown client"])
+    def test_the_page_is_served_whatever_happens(self, cores: Any) -> None:
+        app = FakeApp(cores)
+        assert get(app, "/metrics").body == b"served"
+
+    def test_other_pages_ask_nothing(self) -> None:
+        cores = FakeCores(replies)
+        get(FakeApp(cores), "/metricsfoo")
+        get(FakeApp(cores), "/health")
+        assert cores.asked == []
+
+
+def _with_registry(registry: CollectorRegistry) -> tuple[Any, ...]:
+    """Gauge's defaults with another registry, so that no test finds another's families."""
+    signature = inspect.signature(prometheus_client.Gauge.__init__)
+    return tuple(
+        registry if name == "registry" else parameter.default
+        for name, parameter in signature.parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    )
 
 
 class TestCommandsRoute:

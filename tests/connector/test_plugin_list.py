@@ -184,6 +184,34 @@ def test_the_stuck_ones_come_first_the_oldest_of_them_first(
     ]  # fmt: skip
 
 
+def test_summary_counts_the_parked_and_the_orphans_and_no_lease(
+    kit: Kit, scheduler: Scheduler, clock: Clock
+) -> None:
+    for number, end in enumerate(("parked", "abort", "lease", "abort", "run")):
+        one = request(f"cmpl-{number}-0-00000000")
+        scheduler.add_request(one)
+        scheduler.park(one, 10 + number)
+        if end == "abort":
+            scheduler.abort(one)
+        if end in ("lease", "run"):
+            scheduler._update_waiting_for_remote_kv(one)
+            scheduler.run(one)
+        if end == "lease":
+            scheduler.finish(one, keep=True)
+        clock.now += 10
+    assert kit.summary() == {
+        "errors": 0,
+        "fix": "not-needed",
+        "parked_requests": 1,
+        "parked_blocks": 10,
+        "orphan_requests": 2,
+        "orphan_blocks": 24,
+        "oldest_seconds": 50,
+    }
+    kit.unknown = "something"
+    assert set(kit.summary()) == {"errors", "fix"}
+
+
 def test_hooks_hand_through_what_vllm_returns_and_raises(kit: Kit, scheduler: Scheduler) -> None:
     one = request("cmpl-a-0-00000000", Status.RUNNING)
     scheduler.add_request(one)

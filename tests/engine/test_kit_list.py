@@ -128,6 +128,12 @@ def test_exactly_the_stuck_requests_under_traffic(
         assert (one["leased"], one["pinned"], one["releasable"]) == (False, False, False)
         assert one["refusal"] == "release is not built yet"
     assert sum(one["cacheShare"] for one in last.stuck()) == pytest.approx(usage)
+    assert decode.metric("stanch_orphan_requests", engine="0") == 3
+    assert decode.metric("stanch_orphan_blocks", engine="0") == 30
+    assert decode.metric("stanch_parked_requests", engine="0") == 0
+    age = decode.metric("stanch_oldest_stuck_seconds", engine="0")
+    # Not frozen, though the engine does no work.
+    until(lambda: decode.metric("stanch_oldest_stuck_seconds", engine="0") != age, "the age goes on")
     assert running, "the list was taken while others ran"
     with capsys.disabled():
         print(

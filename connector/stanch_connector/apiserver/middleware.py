@@ -12,9 +12,11 @@ from typing import Any, Final
 
 from stanch_connector import contract
 from stanch_connector.apiserver import drain
+from stanch_connector.apiserver.ask import NoEngineError
 from stanch_connector.apiserver.boot import boot_id
 from stanch_connector.apiserver.control import Control, load_control
-from stanch_connector.apiserver.routes import Routes
+from stanch_connector.apiserver.metrics import Metrics
+from stanch_connector.apiserver.routes import Routes, engine_core_of
 from stanch_connector.engine.guard import Guard
 
 Scope = MutableMapping[str, Any]
@@ -35,6 +37,7 @@ class StanchMiddleware:
         self._guard = Guard()
         identity = boot_id()
         self._control = control if control is not None else load_control(identity, self._guard)
+        self._metrics = Metrics()
         self._routes = Routes(identity, self._control, self._guard)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,6 +55,8 @@ class StanchMiddleware:
             await _respond(send, 503, {"error": error}, extra)
             return
         if not self._is_work(path):
+            if path == "/metrics" or path.startswith("/metrics/"):
+                await self._refresh_metrics(scope)
             await self.app(scope, receive, send)
             return
         self._tell("opened")
@@ -59,6 +64,20 @@ class StanchMiddleware:
             await self.app(scope, receive, send)
         finally:
             self._tell("closed")
+
+    async def _refresh_metrics(self, scope: Scope) -> None:
+        if self._guard.disabled is not None:
+            return
+        try:
+            state = getattr(scope.get("app"), "state", None)
+            await self._metrics.refresh(self._routes.ranks, engine_core_of(state))
+        except NoEngineError:
+            # A server without an engine has nothing to show.
+            return
+        except Exception as error:
+            self._guard.failed("metrics", error)
+        else:
+            self._guard.worked("metrics")
 
     def _is_work(self, path: str) -> bool:
         """Whether a drain waits for it: no probe, no metrics page, nothing of the kit's."""

@@ -37,7 +37,7 @@ class Routes:
         if self.guard.disabled is not None:
             return 501, {"error": f"no list: the kit turned itself off: {self.guard.disabled}"}
         try:
-            said = await self.ranks.ask(_client(app_state), "requests")
+            said = await self.ranks.ask(engine_core_of(app_state), "requests")
         except ask.NoEngineError as error:
             return 501, {"error": str(error)}
         if said.failed and not said.answers:
@@ -69,7 +69,7 @@ class Routes:
             self.guard.failed("control.state", error)
         body["ready"] = await self.why_not_ready(app_state) is None
         try:
-            said = await self.ranks.ask(_client(app_state), "state", STATE_DEADLINE_SECONDS)
+            said = await self.ranks.ask(engine_core_of(app_state), "state", STATE_DEADLINE_SECONDS)
         except ask.NoEngineError as error:
             said = ask.Answers()
             body["disabled"] = str(error)
@@ -102,7 +102,8 @@ class Routes:
         return None
 
 
-def _client(app_state: Any) -> Any:
+def engine_core_of(app_state: Any) -> Any:
+    """vLLM's client of the engine cores. Raises NoEngineError."""
     client = getattr(getattr(app_state, "engine_client", None), "engine_core", None)
     if client is None:
         raise ask.NoEngineError("this server has no engine core")

@@ -43,6 +43,16 @@ class Kit:
         now = self._clock()
         return {"requests": listing.read(self._scheduler, self.ledger, now, randomized=self._randomized)}
 
+    def summary(self) -> dict[str, Any]:
+        """What the metrics show of this rank: listing.SUMMARY where there is a list, errors, fix."""
+        said: dict[str, Any] = {
+            "errors": sum(self.guard.errors.values()),
+            "fix": seams.fix_of(self._scheduler)[0],
+        }
+        if self.unknown is None and self.guard.disabled is None:
+            said |= listing.summary(self._scheduler, self.ledger, self._clock())
+        return said
+
     def state(self) -> dict[str, Any]:
         """This rank's part of KitState."""
         fix, reason = seams.fix_of(self._scheduler)
@@ -57,17 +67,14 @@ class Kit:
 
 
 def answer(core: Any, question: str, guard: Guard) -> str:
-    """JSON text with the answer to "requests" or "state" of an EngineCore; {"error": sentence} where it
-    fails."""
+    """JSON text with the answer to "requests", "state" or "summary" of an EngineCore; {"error": sentence}
+    where it fails."""
     try:
         kit = kit_of(core.scheduler, guard)
-        if question == "requests":
-            reply = kit.requests()
-        elif question == "state":
-            reply = kit.state()
-        else:
+        questions = {"requests": kit.requests, "state": kit.state, "summary": kit.summary}
+        if question not in questions:
             return json.dumps({"error": "this kit does not know the question"})
-        text = json.dumps(reply)
+        text = json.dumps(questions[question]())
     except Exception as error:
         guard.failed("question", error)
         return json.dumps({"error": f"the kit failed: {type(error).__name__}"})

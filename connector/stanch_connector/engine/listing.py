@@ -18,6 +18,13 @@ NO_RELEASE: Final = "release is not built yet"
 # More than any scheduler holds in practice (an engine of 10,000 waiting requests); the stuck ones come
 # first.
 MAX_ENTRIES: Final = 20_000
+SUMMARY: Final = (
+    "parked_requests",
+    "parked_blocks",
+    "orphan_requests",
+    "orphan_blocks",
+    "oldest_seconds",
+)
 ENDED_NORMALLY: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 
 
@@ -33,6 +40,24 @@ def read(scheduler: Any, ledger: Ledger, now: float, *, randomized: bool) -> lis
     entries.sort(key=_order)
     ledger.keep(scheduler.requests)
     return entries[:MAX_ENTRIES]
+
+
+def summary(scheduler: Any, ledger: Ledger, now: float) -> dict[str, float]:
+    """What the metrics say: requests and blocks parked, requests and blocks held after their end for nobody
+    (orphans), and the age of the oldest of both."""
+    said: dict[str, float] = dict.fromkeys(SUMMARY, 0)
+    for request_id, request in scheduler.requests.items():
+        status = request.status.name
+        if status == "WAITING_FOR_REMOTE_KVS":
+            kind = "parked"
+        elif status.startswith("FINISHED") and not _kept(status, ledger.was_parked(request_id)):
+            kind = "orphan"
+        else:
+            continue
+        said[f"{kind}_requests"] += 1
+        said[f"{kind}_blocks"] += held_blocks(scheduler, request_id)
+        said["oldest_seconds"] = max(said["oldest_seconds"], ledger.age(request_id, status, now))
+    return said
 
 
 def _order(entry: RequestEntry) -> tuple[int, float]:
@@ -61,10 +86,7 @@ def _entry(
     if not isinstance(params, Mapping):
         params = {}
     parked = ledger.was_parked(request_id) if finished else None
-    # Held after a normal end: the connector asked to keep the blocks for a remote reader. An aborted
-    # request is held only because its receive has not been reported (v1/core/sched/scheduler.py
-    # finish_requests).
-    kept = finished and blocks > 0 and parked is not True and status in ENDED_NORMALLY
+    kept = finished and blocks > 0 and _kept(status, parked)
     producer = bool(params.get("do_remote_decode"))
     remote = params.get("remote_engine_id")
     return {
@@ -82,6 +104,13 @@ def _entry(
         "releasable": False,
         "refusal": NO_RELEASE,
     }
+
+
+def _kept(status: str, parked: bool | None) -> bool:
+    """Whether a finished request is held because the connector asked to, for a remote reader: only after a
+    normal end. An aborted one is held because its receive has not been reported (finish_requests in
+    v1/core/sched/scheduler.py)."""
+    return parked is not True and status in ENDED_NORMALLY
 
 
 def held_blocks(scheduler: Any, request_id: str) -> int:

@@ -1,0 +1,65 @@
+"""The kit's families on the engine's own /metrics, set anew for every reading of that page.
+
+So they do not freeze while the engine idles. prometheus_client comes with vLLM; with several API-server
+processes (its multi-process mode) the newest reading of any of them counts, as with vLLM's own gauges. A rank
+that does not answer in time shows NaN, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, get_args
+
+from stanch_connector.apiserver.ask import Ranks, ranks_of
+from stanch_connector.contract import Fix
+
+# A reading of /metrics waits this long for a hung engine.
+DEADLINE_SECONDS: Final = 0.5
+
+GAUGES: Final = {
+    "parked_requests": "Requests that wait for remote KV.",
+    "parked_blocks": "KV blocks that these hold.",
+    "orphan_requests": "Requests that are finished or aborted, yet held, and for no remote reader.",
+    "orphan_blocks": "KV blocks that these hold.",
+    "oldest_seconds": "How long the oldest of the parked and the orphans has been so.",
+    "errors": "Exceptions that the kit caught in its own hooks since the engine's start.",
+}
+FIX: Final = "1 for what the connector says of the known defect: active, not-needed, unpatched, off."
+
+
+class Metrics:
+    """One API-server process's gauges; made at the first reading, for nothing is done at import."""
+
+    def __init__(self) -> None:
+        self._gauges: dict[str, Any] = {}
+        self._fix: Any = None
+
+    async def refresh(self, ranks: Ranks, client: Any) -> None:
+        """Ask all ranks and set the gauges. Raises NoEngineError, and what prometheus_client raises."""
+        known = [rank for rank, _ in ranks_of(client)]
+        said = await ranks.ask(client, "summary", DEADLINE_SECONDS)
+        self._make()
+        for rank in known:
+            reply = said.answers.get(rank, {})
+            for name, gauge in self._gauges.items():
+                gauge.labels(engine=str(rank)).set(reply.get(name, math.nan))
+            fix = reply.get("fix")
+            for one in get_args(Fix) if fix is not None else ():
+                self._fix.labels(engine=str(rank), fix=one).set(one == fix)
+
+    def _make(self) -> None:
+        if self._gauges:
+            return
+        from prometheus_client import Gauge
+
+        self._fix = Gauge("stanch_fix", FIX, ["engine", "fix"], multiprocess_mode="mostrecent")
+        self._gauges = {
+            name: Gauge(_full(name), text, ["engine"], multiprocess_mode="mostrecent")
+            for name, text in GAUGES.items()
+        }
+
+
+def _full(name: str) -> str:
+    return {"errors": "stanch_kit_errors", "oldest_seconds": "stanch_oldest_stuck_seconds"}.get(
+        name, f"stanch_{name}"
+    )
