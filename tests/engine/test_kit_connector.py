@@ -1,7 +1,8 @@
 """StanchNixlConnector on real engines of vLLM 0.29.0, beside a stock decode engine with the same fault.
 
 Three engines: one prefill, which both decode engines read from. The requests marked `same` meet the defect
-with their KV truly here (injector.py), so their tokens mean something.
+with their KV truly here (injector.py), and the model's weights make every block count (weights.py), so their
+tokens mean something.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.engine.client import Pending, complete, pd_request, prefill_only
 from tests.engine.marks import PARK, SAME
 from tests.engine.model import words
 from tests.engine.pair import USAGE, WAITING
+from tests.engine.weights import NEEDS, write_weights
 
 pytestmark = pytest.mark.engine
 VERSION = "0.29.0"
@@ -38,10 +40,11 @@ class Trio:
 
 @pytest.fixture(scope="module")
 def trio(bed: Bed) -> Trio:
+    write_weights(bed.directory / "model")
     prefill, fixed, stock = bed.start_all(
-        Spec("prefill", fixed=True),
-        Spec("decode", name="fixed", inject=True, fixed=True),
-        Spec("decode", name="stock", inject=True),
+        Spec("prefill", fixed=True, extra_args=NEEDS),
+        Spec("decode", name="fixed", inject=True, fixed=True, extra_args=NEEDS),
+        Spec("decode", name="stock", inject=True, extra_args=NEEDS),
     )
     three = Trio(prefill, fixed, stock)
     for decode in (three.fixed, three.stock):
