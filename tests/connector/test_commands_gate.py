@@ -269,7 +269,7 @@ def test_the_token_is_in_no_answer_and_no_log(tmp_path: Path, caplog: pytest.Log
     file = tmp_path / "token"
     file.write_text(TOKEN)
     scene = Scene(file)
-    caplog.set_level("DEBUG", "stanch")
+    caplog.set_level("DEBUG", "vllm.stanch")
     answers = [
         scene.gate.command(b"x", f"Bearer {TOKEN}"),
         scene.gate.command(body("u", "undrain"), f"Bearer {TOKEN}"),
@@ -280,7 +280,7 @@ def test_the_token_is_in_no_answer_and_no_log(tmp_path: Path, caplog: pytest.Log
 
 def test_what_ended_is_logged_once_with_its_requests(caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene()
-    caplog.set_level("INFO", "stanch")
+    caplog.set_level("INFO", "vllm.stanch")
     scene.gate.releaser = lambda order, report: report({"id": "x", "state": "done", "released": ["cmpl-1"]})
     scene.command("x", "release")
     scene.turns(0, 1)

@@ -91,3 +91,27 @@ def test_only_the_leader_releases_and_the_others_tell_its_outcome(tmp_path: Path
     leader.publish(0, [{"id": "x", "verb": "release", "state": "done", "released": ["a"]}])
     watcher.once()
     assert gate.outcomes() == [{"id": "x", "verb": "release", "state": "done", "released": ["a"]}]
+
+
+def test_where_the_others_cannot_be_told_a_drain_is_not_at_rest(tmp_path: Path) -> None:
+    now = [0.0]
+    gate = Gate("b00t", clock=lambda: now[0], counting=True)
+    folder = open_folder("b00t", (str(tmp_path),))
+    assert folder is not None
+    [made] = tmp_path.iterdir()
+    made.rmdir()
+    made.write_text("in the way")
+    file = tmp_path / "annotations"
+    said = json.dumps({"id": "d", "verb": "drain", "bootId": "b00t", "deadlineSeconds": 5})
+    file.write_text(f"{ANNOTATION_COMMAND}={json.dumps(said)}")
+    watcher = Watcher(gate, str(file), folder)
+    for tenth in range(40):
+        now[0] = tenth / 10
+        watcher.once()
+    assert gate.outcomes()[0]["state"] == "running"
+    assert (gate.guard.errors, gate.guard.disabled) == ({}, None)
+    made.unlink()
+    for tenth in range(40, 49):
+        now[0] = tenth / 10
+        watcher.once()
+    assert gate.outcomes()[0]["state"] == "done"

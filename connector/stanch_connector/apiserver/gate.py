@@ -45,7 +45,8 @@ Releaser = Callable[[Order, Report], None]
 # A restart's drain outlives its deadline by this: the signals and their graces come after it.
 _RESTART_TAIL_SECONDS = restart.TERM_GRACE_SECONDS + restart.KILL_GRACE_SECONDS + 5.0
 
-logger = logging.getLogger("stanch")
+# Below vLLM's own logger: no other has a handler in its processes.
+logger = logging.getLogger("vllm.stanch")
 
 
 class Gate:

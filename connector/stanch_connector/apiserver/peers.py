@@ -62,6 +62,7 @@ class Folder:
         text = json.dumps({"open": open_requests, "outcomes": outcomes})
         if text == self._written:
             return
+        self._folder.mkdir(mode=0o700, exist_ok=True)
         new = self._file.with_suffix(".new")
         new.write_text(text)
         new.replace(self._file)

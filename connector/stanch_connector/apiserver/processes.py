@@ -60,12 +60,16 @@ def terminate(target: Target) -> None:
     Where the root is this process, a timer of the C library ends it even if Python never runs again: its
     faulthandler thread needs no interpreter lock. It is later than the watcher's own SIGKILL.
     """
+    seconds = TERM_GRACE_SECONDS + KILL_GRACE_SECONDS
     if target.root.pid == os.getpid():
-        seconds = TERM_GRACE_SECONDS + KILL_GRACE_SECONDS
         with contextlib.suppress(Exception):
             faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)
-    if is_alive(target.root):
-        os.kill(target.root.pid, signal.SIGTERM)
+    try:
+        if is_alive(target.root):
+            os.kill(target.root.pid, signal.SIGTERM)
+    except OSError:
+        faulthandler.cancel_dump_traceback_later()
+        raise
 
 
 def kill(target: Target, late: Iterable[Process] = ()) -> None:

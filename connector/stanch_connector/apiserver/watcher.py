@@ -23,7 +23,7 @@ POLL_SECONDS = 0.5
 BUSY_POLL_SECONDS = 0.1
 _LOG_EVERY_SECONDS = 60.0
 
-logger = logging.getLogger("stanch")
+logger = logging.getLogger("vllm.stanch")
 
 
 class Watcher:
@@ -99,7 +99,9 @@ class Watcher:
             return
         except (OSError, podinfo.AnnotationsError) as error:
             self.unread += 1
-            self._say(str(error) if isinstance(error, podinfo.AnnotationsError) else type(error).__name__)
+            known = isinstance(error, podinfo.AnnotationsError)
+            why = str(error) if known else type(error).__name__
+            self._say(f"the annotations file is not read: {why} ({self.unread} times)")
             return
         if content != self._content:
             parsed = podinfo.parse(content)
@@ -109,7 +111,7 @@ class Watcher:
     def _share(self) -> None:
         if self._folder is None:
             return
-        self._folder.publish(self._gate.open_requests(), self._gate.outcomes())
+        self._publish()
         for peer in self._folder.read().values():
             if peer.pid == os.getpid():
                 continue
@@ -117,12 +119,28 @@ class Watcher:
                 if outcome.get("verb") == "release":
                     self._gate.report(outcome)
 
+    def _publish(self) -> bool:
+        """A full /dev/shm or the like is no fault of ours, and must not turn the kit off."""
+        try:
+            if self._folder is not None:
+                self._folder.publish(self._gate.open_requests(), self._gate.outcomes())
+        except OSError as error:
+            self._say(f"the other API servers are not told: {type(error).__name__}")
+            return False
+        return True
+
+    def _open_total(self) -> int | None:
+        """Over all API-server processes; None where that is not known, which is never taken for zero."""
+        count = self._gate.open_requests()
+        if self._folder is None or not self._gate.busy():
+            return count
+        told = self._publish()
+        own = peers.Peer(os.getpid(), count, ())
+        return peers.total({**self._folder.read(), own.pid: own}) if told else None
+
     def _turn(self) -> None:
         gate = self._gate
-        open_total = gate.open_requests()
-        if self._folder is not None and gate.busy():
-            self._folder.publish(open_total, gate.outcomes())
-            open_total = peers.total(self._folder.read())
+        open_total = self._open_total()
         if gate.restarting() is None:
             self._target = None
             gate.turn(open_total)
@@ -159,4 +177,4 @@ class Watcher:
         now = time.monotonic()
         if self._said_at is None or now - self._said_at >= _LOG_EVERY_SECONDS:
             self._said_at = now
-            logger.warning("stanch: the annotations file is not read: %s (%d times)", what, self.unread)
+            logger.warning("stanch: %s", what)
