@@ -146,6 +146,9 @@ def test_exactly_the_stuck_requests_under_traffic(
 def test_ids_as_the_client_knows_them(engines: tuple[Engine, Engine]) -> None:
     """Chat, several prompts, and n > 1, while they run."""
     _, decode = engines
+    # The first sampling that is not greedy compiles something; on two busy cores that took a minute.
+    warm = complete(decode.url, words(20), more={"temperature": 1}, timeout_s=150)
+    assert warm.answer(150).status == 200
     chat = Pending(
         decode.url,
         "/v1/chat/completions",
