@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stanch_connector.apiserver import commands
@@ -200,6 +200,7 @@ TEXTS = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 40), TEXTS, st.booleans()), max_size=40))
 def test_once_only_ours_and_always_an_end(events: list[tuple[float, str | None, bool]]) -> None:
     book, now, carried_out = Book(BOOT), 0.0, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stanch_connector.apiserver.cordon import MAX_LEASE_SECONDS, Lease, cordoned, incident_of, step
@@ -111,6 +111,7 @@ READINGS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(READINGS, st.floats(0, 400))
 def test_never_longer_than_the_lease_after_the_last_change(
     readings: list[tuple[float, str | None]], later: float

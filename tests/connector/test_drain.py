@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stanch_connector import contract
@@ -68,6 +68,7 @@ def test_one_that_was_never_ordered_is_not_made_by_a_cordon() -> None:
     assert not draining(extend(Drain(), 50.0, 10.0), 11.0)
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 100), st.lists(st.tuples(st.floats(0, 40), st.none() | st.floats(0, 300)), max_size=20))
 def test_never_longer_than_its_deadline_or_the_last_lease(
     deadline: float, turns: list[tuple[float, float | None]]

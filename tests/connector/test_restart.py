@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stanch_connector.apiserver.restart import (
@@ -139,6 +139,7 @@ def test_plan(readings: list[tuple[float, int]], done: list[tuple[float, Act]]) 
     assert got == done
 
 
+@settings(deadline=None)
 @given(st.floats(0, 30), st.lists(st.tuples(st.floats(0.01, 8), st.integers(0, 2)), max_size=40))
 def test_each_act_once_in_order_and_never_early(deadline: float, readings: list[tuple[float, int]]) -> None:
     restart, now = begin("r", deadline, 0.0), 0.0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stanch_connector.apiserver import podinfo
@@ -71,6 +71,7 @@ def test_what_go_never_writes(quoted: bytes) -> None:
     assert podinfo.unquote(quoted) is None
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_garbage_never_raises(content: bytes) -> None:
     podinfo.parse(content)

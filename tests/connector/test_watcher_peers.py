@@ -115,3 +115,39 @@ def test_where_the_others_cannot_be_told_a_drain_is_not_at_rest(tmp_path: Path) 
         now[0] = tenth / 10
         watcher.once()
     assert gate.outcomes()[0]["state"] == "done"
+
+
+def test_a_command_by_post_reaches_every_process_once(tmp_path: Path) -> None:
+    """Releases excepted: one process carries them out, the one that was asked."""
+    own = open_folder("b00t", (str(tmp_path),))
+    assert own is not None
+    [folder] = tmp_path.iterdir()
+    other = Folder(folder, Process(1, 0, 5, ()), lambda process: True)
+    texts = [json.dumps({"id": verb, "verb": verb, "bootId": "b00t"}) for verb in ("drain", "release")]
+    other.publish(0, [], texts)
+    gate = Gate("b00t", counting=True)
+    handed: list[object] = []
+    gate.releaser = lambda order, report: handed.append(order)
+    watcher = Watcher(gate, str(tmp_path / "none"), Folder(folder, own._own, lambda process: True))
+    for _ in range(3):
+        watcher.once()
+    assert gate.turns_away("/v1/completions", None) == "draining"
+    assert handed == []
+    assert gate.posted() == []
+
+
+def test_what_came_by_post_is_told_to_the_others(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-enough-bytes")
+    (tmp_path / "shm").mkdir()
+    own = open_folder("b00t", (str(tmp_path / "shm"),))
+    assert own is not None
+    gate = Gate("b00t", token_file=str(token), counting=True)
+    gate.releaser = lambda order, report: None
+    for verb in ("restart", "release"):
+        body = json.dumps({"id": verb, "verb": verb, "bootId": "b00t"}).encode()
+        assert gate.command(body, "Bearer a-token-of-enough-bytes")[0] == 200
+    gate.restart_failed("not in a test")
+    Watcher(gate, str(tmp_path / "none"), own).once()
+    [peer] = own.read().values()
+    assert [json.loads(text)["id"] for text in peer.posted] == ["restart"]

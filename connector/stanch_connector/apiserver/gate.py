@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -27,21 +26,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stanch_connector.apiserver import commands, cordon, drain, podinfo, restart
-from stanch_connector.apiserver.authorize import MAX_TOKEN_BYTES, Access, authorize
+from stanch_connector.apiserver import commands, cordon, drain, restart, token_file
+from stanch_connector.apiserver.authorize import Access, authorize
 from stanch_connector.apiserver.commands import Order
-from stanch_connector.contract import (
-    ANNOTATION_COMMAND,
-    ANNOTATION_CORDON,
-    ENV_TOKEN_FILE,
-    KitState,
-    Outcome,
-)
+from stanch_connector.contract import ANNOTATION_COMMAND, ANNOTATION_CORDON, KitState, Outcome
 from stanch_connector.engine.guard import Guard
 
 Report = Callable[[Outcome], None]
 Releaser = Callable[[Order, Report], None]
 
+# Commands by POST that the other API-server processes are told of.
+_KEPT_POSTS = 8
 # A restart's drain outlives its deadline by this: the signals and their graces come after it.
 _RESTART_TAIL_SECONDS = restart.TERM_GRACE_SECONDS + restart.KILL_GRACE_SECONDS + 5.0
 
@@ -73,6 +68,7 @@ class Gate:
         self._drains: dict[str, drain.Settle] = {}
         self._restart: restart.Restart | None = None
         self._ended: deque[Outcome] = deque(maxlen=commands.KEPT_OUTCOMES)
+        self._posted: deque[str] = deque(maxlen=_KEPT_POSTS)
         self._open = 0
         self._counting = counting
 
@@ -130,7 +126,7 @@ class Gate:
         """POST on ROUTE_COMMAND: 404 without a token file, 401 without the right token, 400 for what is no
         command of ours or may not be, 409 where it is for another boot id; else 200 and the Outcome."""
         header = None if authorization is None else authorization.encode("latin-1", "replace")
-        access = authorize(header, self._token())
+        access = authorize(header, token_file.content(self._token_file))
         if access is not Access.ALLOWED:
             return access.status, {"error": access.reason}
         outcome, fresh = self._take(body.decode("utf-8", "replace"))
@@ -156,6 +152,19 @@ class Gate:
             begin = order is not None and self._begin(order, now)
         if begin and order is not None and leads:
             self._release(order)
+
+    def posted(self) -> list[str]:
+        """Commands that came here by POST and that every API-server process has to carry out."""
+        return list(self._posted)
+
+    def forwarded(self, text: str) -> None:
+        """Such a command of another process; once, like any other."""
+        with self._lock:
+            now = self._clock()
+            book, order, _ = commands.take(self._book, text, now)
+            self._change(book)
+            if order is not None and order.verb != "release":
+                self._begin(order, now)
 
     def turn(self, open_total: int | None) -> restart.Act:
         """Time passes. open_total: over all API-server processes; None where it is not known, which is never
@@ -210,6 +219,8 @@ class Gate:
             begin = order is not None and self._begin(order, now)
             if order is not None:
                 outcome = commands.outcome_of(self._book, order.id) or outcome
+                if not begin:
+                    self._posted.append(text)
         if begin and order is not None:
             self._release(order)
             outcome = commands.outcome_of(self._book, order.id) or outcome
@@ -275,15 +286,6 @@ class Gate:
         """Without the lock, by the watcher: a log that blocks hinders nobody else."""
         while self._ended:
             logger.info("stanch: command %s", json.dumps(self._ended.popleft()))
-
-    def _token(self) -> bytes | None:
-        path = self._token_file or os.environ.get(ENV_TOKEN_FILE)
-        if not path:
-            return None
-        try:
-            return podinfo.read(path, MAX_TOKEN_BYTES + 64)
-        except (OSError, podinfo.AnnotationsError):
-            return None
 
 
 def serve_gate(boot_id: str) -> Gate:

@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -28,11 +28,13 @@ _MAX_BYTES = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What one process says. open_requests: None where nobody counts there."""
+    """What one process says. open_requests: None where nobody counts there. posted: commands that came to it
+    by POST, for all."""
 
     pid: int
     open_requests: int | None
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[Outcome, ...] = ()
+    posted: tuple[str, ...] = ()
 
 
 def total(peers: Mapping[int, Peer]) -> int | None:
@@ -57,9 +59,9 @@ class Folder:
         self._file = folder / f"{own.pid}-{own.started}.json"
         self._written: str | None = None
 
-    def publish(self, open_requests: int | None, outcomes: list[Outcome]) -> None:
+    def publish(self, open_requests: int | None, outcomes: list[Outcome], posted: Sequence[str] = ()) -> None:
         """Atomically; nothing is written where nothing changed. Raises OSError."""
-        text = json.dumps({"open": open_requests, "outcomes": outcomes})
+        text = json.dumps({"open": open_requests, "outcomes": outcomes, "posted": list(posted)})
         if text == self._written:
             return
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -112,6 +114,7 @@ def _peer(pid: int, path: Path) -> Peer:
             said: Any = json.loads(file.read(_MAX_BYTES))
         count = said["open"]
         outcomes = tuple(cast(Outcome, one) for one in said["outcomes"] if isinstance(one, dict))
-        return Peer(pid, count if isinstance(count, int) else None, outcomes)
+        posted = tuple(text for text in said.get("posted", ()) if isinstance(text, str))
+        return Peer(pid, count if isinstance(count, int) else None, outcomes, posted)
     except (OSError, ValueError, KeyError, TypeError):
-        return Peer(pid, None, ())
+        return Peer(pid, None)

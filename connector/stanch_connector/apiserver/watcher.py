@@ -118,12 +118,15 @@ class Watcher:
             for outcome in peer.outcomes:
                 if outcome.get("verb") == "release":
                     self._gate.report(outcome)
+            for text in peer.posted:
+                self._gate.forwarded(text)
 
     def _publish(self) -> bool:
         """A full /dev/shm or the like is no fault of ours, and must not turn the kit off."""
         try:
             if self._folder is not None:
-                self._folder.publish(self._gate.open_requests(), self._gate.outcomes())
+                gate = self._gate
+                self._folder.publish(gate.open_requests(), gate.outcomes(), gate.posted())
         except OSError as error:
             self._say(f"the other API servers are not told: {type(error).__name__}")
             return False
@@ -135,7 +138,7 @@ class Watcher:
         if self._folder is None or not self._gate.busy():
             return count
         told = self._publish()
-        own = peers.Peer(os.getpid(), count, ())
+        own = peers.Peer(os.getpid(), count)
         return peers.total({**self._folder.read(), own.pid: own}) if told else None
 
     def _turn(self) -> None:
