@@ -21,7 +21,7 @@ from stanch_connector.engine.guard import Guard
 UTILITY: Final = "stanch_ask"
 CORE_MODULE: Final = "vllm.v1.engine.core"
 
-logger = logging.getLogger("stanch")
+logger = logging.getLogger("vllm.stanch")
 
 
 def register() -> None:

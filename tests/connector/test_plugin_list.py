@@ -279,7 +279,7 @@ def test_one_success_breaks_the_row() -> None:
 def test_it_logs_once_a_minute_and_never_the_text_of_an_exception(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     guard = Guard(clock)
-    with caplog.at_level("WARNING", logger="stanch"):
+    with caplog.at_level("WARNING", logger="vllm.stanch"):
         for _ in range(10):
             guard.failed("hook", RuntimeError("a client's prompt"))
         clock.now += 61

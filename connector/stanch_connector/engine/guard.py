@@ -16,7 +16,8 @@ LOG_EVERY_SECONDS: Final = 60.0
 # Hooks are named in our code, so there are few; a mistake of ours must not grow without bound either.
 MAX_NAMES: Final = 64
 
-logger = logging.getLogger("stanch")
+# Below vLLM's own logger, so that it goes where vLLM's lines go.
+logger = logging.getLogger("vllm.stanch")
 
 
 class Guard:
