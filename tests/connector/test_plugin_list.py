@@ -382,3 +382,13 @@ def test_what_the_connector_says_of_the_fix(monkeypatch: pytest.MonkeyPatch) -> 
     assert fix(NixlPullConnector(), (0, 30)) == "not-needed"
     assert fix(Fixed()) == "active"
     assert fix(SimpleNamespace(_connectors=[Connector(), Fixed()])) == "active"
+
+
+def test_the_connectors_own_errors_are_told_as_well() -> None:
+    scheduler = Scheduler()
+    scheduler.connector.stanch_guard = Guard()
+    scheduler.connector.stanch_guard.failed("connector.mark", RuntimeError())
+    kit = Kit(scheduler, Guard())
+    kit.guard.failed("question", RuntimeError())
+    assert kit.state()["errors"] == {"question": 1, "connector.mark": 1}
+    assert kit.summary()["errors"] == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import statistics
 from collections.abc import Iterator
 
@@ -178,33 +176,3 @@ def test_a_hung_engine_is_missing_never_empty(engines: tuple[Engine, Engine]) ->
     assert state.status == 200
     assert pending.answer().status == 200
     until(lambda: ask(decode).body["missingRanks"] == [], "it answers again")
-
-
-@pytest.mark.parametrize("bed", ["0.29.0"], indirect=True)
-def test_two_ranks_the_leak_on_rank_1(bed: Bed, engines: tuple[Engine, Engine]) -> None:
-    prefill, _ = engines
-    decode = bed.start(
-        "decode",
-        name="decode-dp2",
-        inject=True,
-        data_parallel=2,
-        extra_args=[*MIDDLEWARE],
-        python_path=kit_path(bed.directory / "kit"),
-    )
-    pending = pd_request(prefill.url, decode.url, words(300, seed=5), mark=MUTE, number=9, rank=1)
-    listed = until_listed(decode, 1, gone=False, rank=1)
-    pending.give_up()
-    listed = until_listed(decode, 1, gone=True, rank=1)
-    assert sorted(listed.body["ranks"]) == ["0", "1"]
-    assert (listed.entries(0), listed.body["missingRanks"]) == ([], [])
-    assert [one["id"] for one in listed.stuck(1)] == ["cmpl-mute-9"]
-    os.kill(decode.worker_pids()[0], signal.SIGSTOP)
-    try:
-        stopped = complete(decode.url, words(20), rank=0)
-        until(lambda: ask(decode).body["missingRanks"] == [0], "rank 0 hangs")
-        listed = ask(decode)
-    finally:
-        os.kill(decode.worker_pids()[0], signal.SIGCONT)
-    assert list(listed.body["ranks"]) == ["1"]
-    assert [one["id"] for one in listed.stuck(1)] == ["cmpl-mute-9"]
-    assert stopped.answer().status == 200

@@ -59,7 +59,7 @@ class Kit:
         return {
             "fix": fix,
             "fixReason": reason,
-            "errors": dict(self.guard.errors),
+            "errors": seams.errors_of(self._scheduler, self.guard),
             "disabled": self.guard.disabled or self.unknown,
             "ledger": len(self.ledger),
             "ledgerOverflowed": self.ledger.overflowed,

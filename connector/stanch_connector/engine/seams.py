@@ -1,7 +1,7 @@
 """What the fixed connector says of itself, read from the scheduler's connector.
 
-connector.py's class has `stanch_fix` (a contract.Fix) and `stanch_fix_reason`. Any other connector has
-neither.
+connector.py's class has `stanch_fix` (a contract.Fix), `stanch_fix_reason` and `stanch_guard`. Any other
+connector has none of them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, cast, get_args
 
 from stanch_connector.contract import Fix
+from stanch_connector.engine.guard import Guard
 
 # The defect, and its fix upstream, are of the NIXL pull connector: vLLM 0.30.0 (PR 56640).
 FIXED_UPSTREAM = (0, 30)
@@ -19,8 +20,7 @@ def fix_of(scheduler: Any) -> tuple[Fix, str]:
     connector = getattr(scheduler, "connector", None)
     if connector is None:
         return "not-needed", "there is no KV connector"
-    # MultiConnector keeps its parts in _connectors.
-    parts = [connector, *(getattr(connector, "_connectors", None) or ())]
+    parts = parts_of(scheduler)
     for part in parts:
         fix = getattr(part, "stanch_fix", None)
         if fix in get_args(Fix):
@@ -32,6 +32,23 @@ def fix_of(scheduler: Any) -> tuple[Fix, str]:
     if version is not None and version >= FIXED_UPSTREAM:
         return "not-needed", "this vLLM has the fix (0.30 and later)"
     return "unpatched", f"the stock connector is loaded: {names}"
+
+
+def parts_of(scheduler: Any) -> list[Any]:
+    """The scheduler's connector, and where it is a MultiConnector those that it keeps in _connectors."""
+    connector = getattr(scheduler, "connector", None)
+    return [] if connector is None else [connector, *(getattr(connector, "_connectors", None) or ())]
+
+
+def errors_of(scheduler: Any, guard: Guard) -> dict[str, int]:
+    """Exceptions caught in this process, by hook: the kit's, and the fixed connector's scheduler side's."""
+    errors = dict(guard.errors)
+    for part in parts_of(scheduler):
+        other = getattr(part, "stanch_guard", None)
+        if isinstance(other, Guard) and other is not guard:
+            for hook, count in other.errors.items():
+                errors[hook] = errors.get(hook, 0) + count
+    return errors
 
 
 def vllm_version() -> tuple[int, int] | None:

@@ -1,0 +1,50 @@
+"""The kit's list with data parallelism 2: the leak is on rank 1, and then rank 0 hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.engine.bed import Bed, Spec, until
+from tests.engine.client import complete, pd_request
+from tests.engine.kit import MIDDLEWARE, ask, kit_path, until_listed
+from tests.engine.marks import MUTE
+from tests.engine.model import words
+
+pytestmark = pytest.mark.engine
+VERSION = "0.29.0"
+
+
+def test_each_rank_answers_for_itself(bed: Bed) -> None:
+    prefill, decode = bed.start_all(
+        Spec("prefill"),
+        Spec(
+            "decode",
+            inject=True,
+            data_parallel=2,
+            extra_args=MIDDLEWARE,
+            python_path=kit_path(bed.directory / "kit"),
+        ),
+    )
+    pending = pd_request(prefill.url, decode.url, words(300, seed=5), mark=MUTE, number=9, rank=1)
+    until_listed(decode, 1, gone=False, rank=1)
+    pending.give_up()
+    listed = until_listed(decode, 1, gone=True, rank=1)
+    assert sorted(listed.body["ranks"]) == ["0", "1"]
+    assert (listed.entries(0), listed.body["missingRanks"]) == ([], [])
+    assert [one["id"] for one in listed.stuck(1)] == ["cmpl-mute-9"]
+    assert decode.metric("stanch_orphan_requests", engine="0") == 0
+    assert decode.metric("stanch_orphan_requests", engine="1") == 1
+
+    os.kill(decode.worker_pids()[0], signal.SIGSTOP)
+    try:
+        stopped = complete(decode.url, words(20), rank=0)
+        until(lambda: ask(decode).body["missingRanks"] == [0], "rank 0 hangs")
+        listed = ask(decode)
+    finally:
+        os.kill(decode.worker_pids()[0], signal.SIGCONT)
+    assert list(listed.body["ranks"]) == ["1"]
+    assert [one["id"] for one in listed.stuck(1)] == ["cmpl-mute-9"]
+    assert stopped.answer().status == 200
