@@ -45,10 +45,9 @@ class Kit:
 
     def summary(self) -> dict[str, Any]:
         """What the metrics show of this rank: listing.SUMMARY where there is a list, errors, fix."""
-        said: dict[str, Any] = {
-            "errors": sum(self.guard.errors.values()),
-            "fix": seams.fix_of(self._scheduler)[0],
-        }
+        fix, _ = seams.fix_of(self._scheduler)
+        errors = seams.errors_of(self._scheduler, self.guard)
+        said: dict[str, Any] = {"errors": sum(errors.values()), "fix": fix}
         if self.unknown is None and self.guard.disabled is None:
             said |= listing.summary(self._scheduler, self.ledger, self._clock())
         return said
