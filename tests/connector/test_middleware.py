@@ -117,9 +117,10 @@ class TestRequests:
         assert sorted(answer.json()["ranks"]) == ["0", "2"]
         assert answer.json()["missingRanks"] == [1]
 
-    def test_all_silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("reply", [None, RuntimeError("EngineDeadError")], ids=["silent", "dead"])
+    def test_all_missing(self, reply: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ask.Ranks.ask, "__defaults__", (0.05,))
-        answer = get(FakeApp(FakeCores(lambda *_: None, ranks=(0, 1))), contract.ROUTE_REQUESTS)
+        answer = get(FakeApp(FakeCores(lambda *_: reply, ranks=(0, 1))), contract.ROUTE_REQUESTS)
         assert (answer.status, answer.json()["ranks"], answer.json()["missingRanks"]) == (200, {}, [0, 1])
 
     @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from stanch_connector.plugin import UTILITY
 # An engine core answers between two steps; a long prefill on a slow device takes seconds.
 DEADLINE_SECONDS: Final = 5.0
 
+NO_PLUGIN: Final = "the engine core has not loaded the plug-in `stanch` (is it in VLLM_PLUGINS?)"
+
 
 class NoEngineError(Exception):
     """This server has no engine core that the kit could ask; the message says why."""
@@ -25,7 +27,7 @@ class NoEngineError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """answers: what each rank said. failed: what went wrong, of a rank that answered with a failure.
+    """answers: what each rank said. failed: the sentence of a rank that has nothing to tell.
     missing: ranks without an answer of use, the failed ones among them."""
 
     answers: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -51,13 +53,17 @@ class Ranks:
                 result.missing.append(rank)
                 continue
             error = task.exception()
-            reply = {"error": _reason(error)} if error is not None else task.result()
-            sentence = reply.get("error")
-            if sentence is None:
-                result.answers[rank] = reply
-            else:
-                result.failed[rank] = str(sentence)
+            if error is not None:
                 result.missing.append(rank)
+                if _has_no_plugin(error):
+                    result.failed[rank] = NO_PLUGIN
+                continue
+            reply = task.result()
+            if "error" in reply:
+                result.missing.append(rank)
+                result.failed[rank] = str(reply["error"])
+            else:
+                result.answers[rank] = reply
         return result
 
     def _task(self, client: Any, identity: bytes, rank: int, question: str) -> asyncio.Task[dict[str, Any]]:
@@ -87,7 +93,7 @@ async def _ask_one(client: Any, identity: bytes, question: str) -> dict[str, Any
     return reply
 
 
-def _reason(error: BaseException) -> str:
-    if UTILITY in str(error) and "attribute" in str(error):
-        return "the engine core has not loaded the plug-in `stanch` (is it in VLLM_PLUGINS?)"
-    return f"the engine core did not answer: {type(error).__name__}"
+def _has_no_plugin(error: BaseException) -> bool:
+    """Whether an engine core said that it does not know our method. Anything else, a dead engine among it,
+    is a rank that does not answer."""
+    return UTILITY in str(error) and "attribute" in str(error)
