@@ -1,7 +1,7 @@
 """Names and shapes shared by the kit inside an engine and by whoever talks to it. Standard library only.
 
-Additive only: a key or a value may be added, none is removed or changes its meaning. Whoever reads ignores what
-it does not know and takes a missing key for "not said", so a skew of one version works in both directions.
+Additive only: a key or a value may be added, none is removed or changes its meaning. Whoever reads ignores
+what it does not know and takes a missing key for "not said", so a skew of one version works both ways.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Waits = Literal["remote_kv", "grammar", "capacity", "lora"]
 
 
 class Command(TypedDict, total=False):
-    """deadlineSeconds counts from when the kit first sees it, by its monotonic clock. A command whose bootId is
-    not this process's is ignored. args of release: {"ids": [...], "olderThanSeconds": n, "dryRun": bool}."""
+    """deadlineSeconds counts from when the kit first sees it, by its monotonic clock. A command whose bootId
+    is not this process's is ignored. args of release: {"ids": [...], "olderThanSeconds": n, "dryRun": bool}."""
 
     id: str
     verb: Verb
