@@ -60,6 +60,8 @@ TREES: dict[str, tuple[Rows, int, int, list[int]]] = {
         [21, 20],
     ),
     "API servers, forked": ([(1, 0, ("tini",)), (7, 1, SERVE), (20, 7, SERVE)], 20, 7, [20]),
+    "vllm as one frozen file": ([(1, 0, ("/opt/vllm", "serve")), (9, 1, ("VLLM::ApiServer_0",))], 9, 1, [9]),
+    "a titled launcher": ([(1, 0, ("VLLM::Launcher",)), (9, 1, ("VLLM::ApiServer_0",))], 9, 1, [9]),
     "a launcher of the user's": (
         [(1, 0, ("bash", "start.sh")), (7, 1, ("python", "serve.py")), (20, 7, SPAWN), (21, 20, SPAWN)],
         20,
