@@ -46,7 +46,8 @@ Waits = Literal["remote_kv", "grammar", "capacity", "lora"]
 
 class Command(TypedDict, total=False):
     """deadlineSeconds counts from when the kit first sees it, by its monotonic clock. A command whose bootId
-    is not this process's is ignored. args of release: {"ids": [...], "olderThanSeconds": n, "dryRun": bool}."""
+    is not this process's is ignored.
+    args of release: {"ids": [...], "olderThanSeconds": n, "dryRun": bool}."""
 
     id: str
     verb: Verb
