@@ -38,6 +38,9 @@ def test_each_rank_answers_for_itself(bed: Bed) -> None:
     assert decode.metric("stanch_orphan_requests", engine="0") == 0
     assert decode.metric("stanch_orphan_requests", engine="1") == 1
 
+    # Two API-server processes by default: one start, one boot id.
+    assert len({ask(decode, "state").body["bootId"] for _ in range(10)}) == 1
+
     os.kill(decode.worker_pids()[0], signal.SIGSTOP)
     try:
         stopped = complete(decode.url, words(20), rank=0)
