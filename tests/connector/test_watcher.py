@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -243,8 +244,19 @@ def test_nothing_at_import_and_a_running_watcher_does_not_hinder_the_end(tmp_pat
         "g = gate.serve_gate('end-test')\n"
         "assert threading.active_count() == 2\n"
         "g.turn(0)\n"
+        "import time, glob, tempfile\n"
+        "files = [f'{d}/stanch-*-end-test/*.json' for d in ('/dev/shm', tempfile.gettempdir())]\n"
+        "ends = time.monotonic() + 10\n"
+        "while not any(map(glob.glob, files)) and time.monotonic() < ends: time.sleep(.01)\n"
+        "assert any(map(glob.glob, files))\n"
     )
     env = {**os.environ, "STANCH_ANNOTATIONS": str(tmp_path / "none")}
     begun = time.monotonic()
     subprocess.run([sys.executable, "-c", code], check=True, env=env, timeout=30)
     assert time.monotonic() - begun < 10
+    left = [
+        path
+        for parent in ("/dev/shm", tempfile.gettempdir())
+        for path in Path(parent).glob("stanch-*-end-test")
+    ]
+    assert left == []

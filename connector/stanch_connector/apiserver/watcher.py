@@ -8,6 +8,7 @@ may fail: it is caught, counted, said once a minute, and tried again (law 9).
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import threading
@@ -51,11 +52,13 @@ class Watcher:
         self._gate.wake = self._wake.set
         self._thread = threading.Thread(target=self._run, name="stanch-watcher", daemon=True)
         self._thread.start()
+        atexit.register(self._leave)
 
     def stop(self, timeout_seconds: float = 1.0) -> None:
         """Ends the thread; waits for it, but not for ever."""
         self._stopped.set()
         self._wake.set()
+        atexit.unregister(self._leave)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_seconds)
 
@@ -87,6 +90,12 @@ class Watcher:
             self._gate.guard.failed(hook, error)
         else:
             self._gate.guard.worked(hook)
+
+    def _leave(self) -> None:
+        """At the interpreter's end: no file stays behind. Waits for nothing."""
+        self._stopped.set()
+        if self._folder is not None:
+            self._guarded("peers", self._folder.remove)
 
     def _join(self) -> None:
         self._folder = peers.open_folder(self._gate.boot_id)
@@ -165,6 +174,8 @@ class Watcher:
             if act is restart.Act.TERM:
                 processes.terminate(target)
             else:
+                if self._folder is not None:
+                    self._folder.remove()
                 processes.kill(target, restart.descendants(processes.table(), target.root.pid))
         except OSError as error:
             self._gate.restart_failed(f"the process could not be ended: {type(error).__name__}")
