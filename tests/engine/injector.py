@@ -113,7 +113,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     from stanch_connector import connector
 
-    return type(name, (Injection, connector.StanchNixlConnector), {"__module__": __name__})
+    base = connector.StanchNixlConnector
+    # By this name a MultiConnector looks for the class in vLLM's registry when it reads statistics.
+    return type(base.__name__, (Injection, base), {"__module__": __name__})
 
 
 def _copy_block(cache: Any, source: int, target: int, blocks: int) -> None:
