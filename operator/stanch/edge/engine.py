@@ -28,8 +28,9 @@ _SHORT = aiohttp.ClientTimeout(total=2.0)
 _BODY_LIMIT = 1 << 20
 # We send one token; a server may put a few of its own before it.
 _PROMPT_LIMIT = 16
-# vLLM sets its gauges after it has answered, and they were seen to lag by 3 to 6 s on a busy machine.
-_SETTLE_SECONDS = 6.0
+# vLLM sets its gauges after it has answered, and they were seen to lag by 3 to 6 s on a busy machine. A page
+# that does not show the canary's token by then proves nothing.
+_SETTLE_SECONDS = 10.0
 _POLL_SECONDS = 0.25
 # While a canary is out the engine is read so often, to see whether it works.
 _WATCH_SECONDS = 1.0
