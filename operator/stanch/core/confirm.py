@@ -140,10 +140,13 @@ def _finished(verdict: Verdict, evidence: Evidence, policy: Policy) -> Ruling:
 
 def _shown(canary: Canary, before: Sample, after: Sample) -> bool:
     """Whether the canary's token is on the page: then that is this engine's, and newer than the answer."""
-    for name in ("generation_tokens", "prompt_tokens"):
-        then, now = counted(getattr(before, name)), counted(getattr(after, name))
+    for then, now, own in (
+        (before.generation_tokens, after.generation_tokens, canary.generation_tokens),
+        (before.prompt_tokens, after.prompt_tokens, canary.prompt_tokens),
+    ):
+        then, now = counted(then), counted(now)
         if then is not None and now is not None:
-            return now - then >= max(getattr(canary, name), 1.0)
+            return now - then >= max(own, 1.0)
     return False
 
 
