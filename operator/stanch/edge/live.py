@@ -148,9 +148,9 @@ class Live:
                 if sample.engine in named:
                     raise FileError(
                         f"two engines are called {sample.engine}, at {named[sample.engine]} and at "
-                        f"{watched.target.url}: give the targets other names (docs/targets.md)"
+                        f"{watched.target.shown}: give the targets other names (docs/targets.md)"
                     )
-                named[sample.engine] = watched.target.url
+                named[sample.engine] = watched.target.shown
                 readings.append(
                     Reading(self._aged(sample, now), self.role(watched), watched.deployment, policy)
                 )

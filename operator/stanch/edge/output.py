@@ -88,7 +88,7 @@ def _grouped(advice: dict[str, Advice]) -> dict[str, list[str]]:
 def live_record(judged: Judged, advice: Advice | None, *, one_look: bool = False) -> dict[str, object]:
     """The JSON object of a live engine: that of the verdict, its target and its vLLM."""
     data = record(judged.verdict, one_look=one_look)
-    data["target"] = judged.watched.target.url
+    data["target"] = judged.watched.target.shown
     if advice is not None:
         data["vllm"] = {"version": advice.version, "status": advice.status, "advice": advice.text}
     return data
