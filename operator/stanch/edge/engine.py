@@ -23,6 +23,7 @@ from stanch.core.confirm import Canary, Evidence, Outcome, Paused, Ruling, judge
 from stanch.core.policy import Policy
 from stanch.core.sample import Lifecycle, Sample, problem
 from stanch.core.verdict import Answer, Verdict
+from stanch.edge.text import one_line
 
 _SHORT = aiohttp.ClientTimeout(total=2.0)
 _BODY_LIMIT = 1 << 20
@@ -173,13 +174,12 @@ def _trouble(error: Exception) -> str:
         return "the connection was refused"
     if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionError)):
         return "the connection was closed before the answer's end"
-    return " ".join(str(error).split())[:120] or type(error).__name__
+    return one_line(str(error), 120) or type(error).__name__
 
 
 def _said(body: bytes) -> str:
     """The start of an error's text, on one line."""
-    text = " ".join(body[:400].decode(errors="replace").split())[:120]
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return one_line(body[:400].decode(errors="replace"), 120)
 
 
 async def confirm(

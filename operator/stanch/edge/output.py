@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stanch.core.report import percent, record, sentence
 from stanch.core.verdict import State, Verdict
 from stanch.edge.advice import Advice
+from stanch.edge.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,11 +53,6 @@ def headline(verdict: Verdict, text: str) -> str:
     )
     warnings = f"; warns: {', '.join(w.value for w in verdict.warnings)}" if verdict.warnings else ""
     return printable(f"{verdict.state.value.upper()}{signature}: {text}{warnings}")
-
-
-def printable(text: str) -> str:
-    """Without what would move a terminal's cursor: names and reasons come from servers and recordings."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def print_check(out: Console, judged: Sequence[Judged], advice: dict[str, Advice], *, one_look: bool) -> None:
