@@ -58,7 +58,8 @@ def asked(
     ("verdict", "before", "after", "expected", "words"),
     [
         row(HELD_IDLE, {}, OWN, CONFIRMED, "0.4 s and freed nothing: 82 % still held", id="held-idle"),
-        row(HELD_IDLE, {}, {}, CONFIRMED, "82 %", id="held-idle-counters-lag"),
+        row(HELD_IDLE, {}, {}, INCONCLUSIVE, "its token is not on the page", id="held-idle-unseen"),
+        row(HELD_IDLE, {}, {"usage": 0.0}, VETOED, "holds 0 %", id="held-idle-freed-though-unseen"),
         row(HELD_IDLE, {}, OWN | {"usage": 0.0}, VETOED, "holds 0 %, not 82 %", id="held-idle-freed"),
         row(HELD_IDLE, {}, OWN | {"usage": 0.049}, VETOED, "holds 5 %", id="held-idle-below-the-floor"),
         row(HELD_IDLE, {"usage": 0.0}, OWN | {"usage": 0.0}, VETOED, "82 %", id="held-idle-freed-before"),
@@ -77,7 +78,9 @@ def asked(
             "80 %",
             id="held-floor-busy-before",
         ),
+        row(HELD_FLOOR, {}, {}, INCONCLUSIVE, "another engine answered", id="held-floor-unseen"),
         row(DEFERRED, QUEUE, OWN | QUEUE, CONFIRMED, "queue stands", id="deferred"),
+        row(DEFERRED, QUEUE, QUEUE, INCONCLUSIVE, "its token is not on the page", id="deferred-unseen"),
         row(DEFERRED, QUEUE, OWN | QUEUE | {"waiting": 5}, CONFIRMED, "queue stands", id="deferred-grows"),
         row(DEFERRED, QUEUE, SERVED | QUEUE, VETOED, "queue moved", id="deferred-others-served"),
         row(DEFERRED, QUEUE, OWN | BUSY | QUEUE, VETOED, "queue moved", id="deferred-one-runs"),
@@ -100,6 +103,7 @@ def asked(
         row(DEADLOCK, BLOCKED, OWN | {"waiting": 1}, INCONCLUSIVE, "left", id="deadlock-clients-left"),
         row(NO_PROGRESS, BUSY, OWN | BUSY, VETOED, "does make progress", id="no-progress"),
         row(NO_PROGRESS, BUSY, OWN | {"usage": 0.0}, VETOED, "does make progress", id="no-progress-stale"),
+        row(NO_PROGRESS, BUSY, BUSY, INCONCLUSIVE, "another engine answered", id="no-progress-unseen"),
     ],
 )
 def test_a_finished_canary(

@@ -376,6 +376,25 @@ def test_a_queue_that_gives_blocks_back_moves() -> None:
     assert all(v.state is not State.FAULT for v in run(waits)[1])
 
 
+@pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
+def test_blocks_that_are_given_back_start_the_hold_anew(role: Role) -> None:
+    """Usage falls by one in a hundred every 5 s: pins, leases or slow transfers end one after another."""
+    falling = [sample(5.0 * i, 0.6 - 0.01 * i) for i in range(55)]
+    assert all(v.state is not State.FAULT for v in run(falling, Policy(lease_seconds=30), role, 9999.0)[1])
+    stuck = every(5, 275, 340, 0.06)
+    assert last([*falling, *stuck], Policy(lease_seconds=30), role, 9999.0).state is State.FAULT
+
+
+def test_readings_too_far_apart_say_so() -> None:
+    verdict = last([sample(0, **IDLE_LEAK), sample(4, **IDLE_LEAK)], Policy(interval_seconds=1))
+    assert (verdict.state, verdict.held_seconds) == (State.SUSPECT, 0)
+    assert "4 s ago, more than three intervals" in (verdict.cause or "")
+
+
+def test_a_usage_that_is_rounded_above_one_is_one() -> None:
+    assert last([sample(0, usage=1.0005)]).usage == 1
+
+
 def test_a_long_chunked_prefill_is_nothing() -> None:
     """Neither tokens nor iterations move for ten minutes, but each chunk takes blocks."""
     samples = [sample(5.0 * i, 0.1 + 0.005 * (i // 3), 1) for i in range(120)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stanch.core.policy import Policy
@@ -65,6 +67,18 @@ def test_creep(floors: list[float], warned: bool) -> None:
     _, verdicts = run(night(floors), Policy(interval_seconds=60))
     assert (Warn.CREEP in verdicts[-1].warnings) is warned
     assert all(v.state is State.HEALTHY for v in verdicts)
+
+
+def test_a_creep_needs_its_hours_in_a_row_and_is_not_told_for_ever() -> None:
+    policy, rising = Policy(interval_seconds=60), night([0.01, 0.02, 0.03, 0.04, 0.04])
+    gone = [replace(s, t=s.t + 3600.0 * (s.t >= 7200)) for s in rising]
+    assert all(Warn.CREEP not in v.warnings for v in run(gone, policy)[1])
+    busy_on = [
+        sample(18_000 + 60.0 * i, 0.5, 3, generation_tokens=9e3 + i, iterations=9e3 + i) for i in range(200)
+    ]
+    verdicts = run([*rising, *busy_on], policy)[1]
+    assert Warn.CREEP in verdicts[len(rising)].warnings
+    assert Warn.CREEP not in verdicts[-1].warnings
 
 
 @pytest.mark.parametrize("counter", ["failed_transfers", "failed_notifications"])

@@ -78,6 +78,18 @@ def test_a_page_that_lags_behind_the_answer_is_waited_for() -> None:
     assert asked(fake)[0].answer is Answer.VETOED
 
 
+def test_an_answer_of_another_engine_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that ignores the rank header: the canary runs, but not on the engine that is read."""
+    monkeypatch.setattr(engine, "_SETTLE_SECONDS", 0.5)
+    fake = FakeVllm(Rank(usage=0.82))
+    fake.completion = in_pieces([ANSWER])
+    ruling, sent = asked(fake)
+    assert sent is not None
+    assert sent.outcome is Outcome.FINISHED
+    assert (ruling.answer, ruling.restart_hold) == (Answer.INCONCLUSIVE, False)
+    assert "its token is not on the page" in ruling.cause
+
+
 def test_a_part_that_is_freed_restarts_the_hold() -> None:
     ruling, _ = asked(FakeVllm(Rank(usage=0.82, freed={"usage": 0.5})))
     assert (ruling.answer, ruling.restart_hold) == (Answer.INCONCLUSIVE, True)

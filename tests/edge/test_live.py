@@ -9,7 +9,6 @@ import pytest
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
 from stanch.core.verdict import Signature, State
-from stanch.edge.errors import FileError
 from stanch.edge.live import watching
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched, from_url
@@ -170,7 +169,7 @@ def test_one_that_hangs_delays_nobody_and_is_blind_in_the_end() -> None:
     play(script)
 
 
-def test_engines_whose_names_collide_are_told_apart_or_refused() -> None:
+def test_an_engine_whose_name_is_taken_is_blind() -> None:
     """Rank 0 of a target "a" and a target "a/0"."""
 
     async def script() -> None:
@@ -181,7 +180,8 @@ def test_engines_whose_names_collide_are_told_apart_or_refused() -> None:
             ]
             async with watching(targets, Policy()) as live:
                 await live.look()
-                with pytest.raises(FileError, match="two engines are called a/0"):
-                    live.turn()
+                verdicts = [one.verdict for one in live.turn()]
+                assert [v.state for v in verdicts] == [State.HEALTHY, State.HEALTHY, State.BLIND]
+                assert "another engine is called a/0 too" in (verdicts[2].cause or "")
 
     play(script)

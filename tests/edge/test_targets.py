@@ -32,6 +32,7 @@ row = pytest.param
 def test_a_url(url: str, name: str, page: str, base: str) -> None:
     one = from_url(url, Role.DECODE, Policy())
     assert (one.target.name, str(one.target.page), one.base) == (name, page, base)
+    assert one.target.shown == url.replace("u:p@", "")
 
 
 @pytest.mark.parametrize(

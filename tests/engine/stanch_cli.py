@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -62,12 +63,15 @@ class Running:
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
+        # Files, not pipes: nobody reads before the end, and a full pipe would stop a long watch.
+        # They live as long as the process, so no block of code can close them.
+        self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "stanch", *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            stdout=self._out,
+            stderr=self._err,
         )
 
     def __enter__(self) -> Running:
@@ -78,7 +82,9 @@ class Running:
     ) -> None:
         if self._process.poll() is None:
             self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._out.close()
+        self._err.close()
 
     def interrupt(self) -> None:
         """Ctrl-C."""
@@ -86,7 +92,10 @@ class Running:
 
     def finish(self, deadline_s: float = 120) -> Run:
         """Wait for its end. Raises subprocess.TimeoutExpired."""
-        out, err = self._process.communicate(timeout=deadline_s)
+        self._process.wait(deadline_s)
+        self._out.seek(0)
+        self._err.seek(0)
+        out, err = self._out.read(), self._err.read()
         verdicts = [json.loads(line) for line in out.splitlines()]
         # A long watch would bury the failure message.
         said = "\n".join([*out.splitlines()[-12:], *err.splitlines()[-20:]])

@@ -3,7 +3,7 @@
 Written from the table's words with its defaults, apart from the detector. Where the words leave room: a
 failed page voids the time between its neighbours, a gap over three intervals restarts HeldFloor's history as
 well as a hold, and a hold begins with the first reading that shows the gauges, if nothing has moved since;
-freed blocks are a movement of a queue.
+freed blocks are a movement.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Truth:
         if name == "NoProgress" and not same:
             # Restarted by whatever moved; it may begin with this very reading.
             self.holding, self.held = name, 0.0
-        elif freed and name in ("DeferredStall", "QueueDeadlock"):
-            # Blocks came free, so the queue does not stand still: a transfer ended one way or another.
+        elif freed:
+            # Blocks came free, so something does not stand still: a transfer ended one way or another.
             self.holding, self.held = name, 0.0
         elif name is not None and name == self.holding and not moved:
             self.held += seconds

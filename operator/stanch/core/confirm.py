@@ -120,19 +120,39 @@ def _finished(verdict: Verdict, evidence: Evidence, policy: Policy) -> Ruling:
         return _undecided(f"the canary was answered, but the engine could not be read around it: {why}")
     if restarted(before, after):
         return _undecided("the engine restarted meanwhile")
-    if verdict.signature is Signature.NO_PROGRESS:
-        return Ruling(Answer.VETOED, "it answered a canary, so it does make progress")
     canary = evidence.canary
+    shown = _shown(canary, before, after)
+    if verdict.signature is Signature.NO_PROGRESS:
+        return Ruling(Answer.VETOED, "it answered a canary, so it does make progress") if shown else _unseen()
     move, _ = movement(before, after, canary_cost(canary.generation_tokens, canary.prompt_tokens))
     judge_it = _queue if verdict.signature in _QUEUES else _held
     if (early := judge_it(verdict, before, after, move, policy)) is not None:
         return early
+    if not shown:
+        return _unseen()
     if (bar := _barred(verdict, policy)) is not None:
         return _undecided(f"the canary was answered and nothing was freed, yet {bar}")
     took = f"a canary was answered in {canary.seconds:.1f} s"
     if verdict.signature in _QUEUES:
         return Ruling(Answer.CONFIRMED, f"{took}, yet the queue stands")
     return Ruling(Answer.CONFIRMED, f"{took} and freed nothing: {percent(after.usage)} still held")
+
+
+def _shown(canary: Canary, before: Sample, after: Sample) -> bool:
+    """Whether the canary's token is on the page: then that is this engine's, and newer than the answer."""
+    for then, now, own in (
+        (before.generation_tokens, after.generation_tokens, canary.generation_tokens),
+        (before.prompt_tokens, after.prompt_tokens, canary.prompt_tokens),
+    ):
+        then, now = counted(then), counted(now)
+        if then is not None and now is not None:
+            return now - then >= max(own, 1.0)
+    return False
+
+
+def _unseen() -> Ruling:
+    why = "the page is stale, or another engine answered"
+    return _undecided(f"the canary was answered, but its token is not on the page: {why}")
 
 
 def _queue(verdict: Verdict, before: Sample, after: Sample, move: Move, policy: Policy) -> Ruling | None:

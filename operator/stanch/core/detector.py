@@ -186,9 +186,8 @@ def _judge(
     gap = move is not None and move.seconds > policy.gap_seconds
     countable = 0.0 if move is None or gap or state.broken else move.seconds
     moved = move is not None and move.progressed
-    again = moved or gap
-    if move is not None and move.freed and (sample.waiting or 0.0) > 0:
-        again = True  # a request that waited has left with its blocks: no single one has waited so long
+    # Blocks that are given back move too: something still ends, so what is left has not stood for so long.
+    again = moved or gap or (move is not None and move.freed)
 
     floor = (NO_FLOOR if gap else state.floor).after(sample, countable, policy)
     trends = state.trends.after(sample, move, policy)
@@ -206,7 +205,7 @@ def _judge(
             role,
             State.HEALTHY,
             idle_seconds=sample.t - active_t,
-            usage=sample.usage,
+            usage=min(sample.usage or 0.0, 1.0),
             running=sample.running,
             waiting=sample.waiting,
             deferred=counted(sample.waiting_deferred),
@@ -215,6 +214,12 @@ def _judge(
         ),
         [] if asleep else candidates(sample, policy, role, quiet, None if moved else holding, held, floor),
     )
+    if gap and move is not None and verdict.state is State.SUSPECT:
+        verdict = replace(
+            verdict,
+            cause=f"the reading before was {move.seconds:.3g} s ago, more than three intervals, so the hold "
+            "starts anew",
+        )
     event = _EVENT_FOR[verdict.state]
     if _spared(state, event, sample, move, policy):
         event, verdict = Event.SPARED, _still(state, verdict)

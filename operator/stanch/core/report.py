@@ -10,7 +10,7 @@ SCHEMA = "stanch.verdict/1"
 _CAPS = {
     Cap.NO_FLEET: "only a suspicion, since what a prefill may hold depends on its decodes: name them too",
     Cap.DECODE_WAITS: "only a suspicion, since a decode of its deployment, or an engine that may be one, "
-    "waits or parks, or just did",
+    "waits, parks or holds blocks, or just did",
     Cap.MAY_BE_PINNED: "only a suspicion, since a bidirectional decode pins its finished turns",
     Cap.ROLE_UNKNOWN: "only a suspicion, since its role is not known: say whether it is decode or prefill",
 }

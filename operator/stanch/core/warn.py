@@ -70,9 +70,10 @@ class Trends:
             if self.creep_low is None or usage is None or usage >= self.creep_low:
                 return self
             return replace(self, creep_low=usage)
-        lows = self.creep_lows
-        if self.creep_low is not None:
-            lows = (*lows, self.creep_low)[-policy.creep_buckets :]
+        lows: tuple[float, ...] = ()
+        # In a row: a bucket without an idle reading starts anew.
+        if self.creep_low is not None and self.creep_bucket is not None and bucket == self.creep_bucket + 1:
+            lows = (*self.creep_lows, self.creep_low)[-policy.creep_buckets :]
         return replace(self, creep_bucket=bucket, creep_low=usage, creep_lows=lows)
 
     def warnings(self, sample: Sample, policy: Policy) -> tuple[Warn, ...]:
@@ -84,8 +85,10 @@ class Trends:
         ):
             found.append(Warn.COLLAPSE)
         lows = self.creep_lows
+        newest = self.creep_bucket if self.creep_bucket is not None else -1
         if (
-            len(lows) == policy.creep_buckets
+            sample.t // policy.creep_bucket_seconds <= newest + 1
+            and len(lows) == policy.creep_buckets
             and all(a < b for a, b in pairwise(lows))
             and lows[-1] - lows[0] >= policy.creep_rise_ratio
         ):

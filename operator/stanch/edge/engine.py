@@ -23,13 +23,15 @@ from stanch.core.confirm import Canary, Evidence, Outcome, Paused, Ruling, judge
 from stanch.core.policy import Policy
 from stanch.core.sample import Lifecycle, Sample, problem
 from stanch.core.verdict import Answer, Verdict
+from stanch.edge.text import one_line
 
 _SHORT = aiohttp.ClientTimeout(total=2.0)
 _BODY_LIMIT = 1 << 20
 # We send one token; a server may put a few of its own before it.
 _PROMPT_LIMIT = 16
-# vLLM sets its gauges after it has answered, and they were seen to lag by 3 to 6 s on a busy machine.
-_SETTLE_SECONDS = 6.0
+# vLLM sets its gauges after it has answered, and they were seen to lag by 3 to 6 s on a busy machine. A page
+# that does not show the canary's token by then proves nothing.
+_SETTLE_SECONDS = 10.0
 _POLL_SECONDS = 0.25
 # While a canary is out the engine is read so often, to see whether it works.
 _WATCH_SECONDS = 1.0
@@ -172,13 +174,12 @@ def _trouble(error: Exception) -> str:
         return "the connection was refused"
     if isinstance(error, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionError)):
         return "the connection was closed before the answer's end"
-    return " ".join(str(error).split())[:120] or type(error).__name__
+    return one_line(str(error), 120) or type(error).__name__
 
 
 def _said(body: bytes) -> str:
     """The start of an error's text, on one line."""
-    text = " ".join(body[:400].decode(errors="replace").split())[:120]
-    return "".join(c if c.isprintable() else "?" for c in text)
+    return one_line(body[:400].decode(errors="replace"), 120)
 
 
 async def confirm(

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import aiohttp
 from yarl import URL
 
+from stanch.edge.text import one_line
+
 # A page of vLLM is 55 kB, of a large data-parallel server a few hundred. Beyond this it is something else.
 MOST_BYTES = 10_000_000
 
@@ -26,7 +28,7 @@ _TYPES = ("text/plain", "application/openmetrics-text")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Fetched:
     """What one request brought: a body or a problem, never both.
 
     answered: the server did speak HTTP, so another request may get a better answer. bytes_read: of the body.
@@ -38,7 +40,7 @@ class Answer:
     answered: bool = True
 
 
-async def fetch(session: aiohttp.ClientSession, url: URL, seconds: float) -> Answer:
+async def fetch(session: aiohttp.ClientSession, url: URL, seconds: float) -> Fetched:
     """GET url; `seconds` is for all of it: name, connection, TLS, headers and body."""
     got: list[bytes] = []
     try:
@@ -46,46 +48,46 @@ async def fetch(session: aiohttp.ClientSession, url: URL, seconds: float) -> Ans
             url, allow_redirects=False, timeout=aiohttp.ClientTimeout(total=seconds, ceil_threshold=1e9)
         )
     except asyncio.TimeoutError:
-        return Answer(problem=f"no answer within {seconds:.3g} s", answered=False)
+        return Fetched(problem=f"no answer within {seconds:.3g} s", answered=False)
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return Answer(problem=_trouble(error), answered=isinstance(error, aiohttp.ClientResponseError))
+        return Fetched(problem=_trouble(error), answered=isinstance(error, aiohttp.ClientResponseError))
     try:
         refusal = _refusal(response)
         if refusal is not None:
-            return Answer(problem=refusal)
+            return Fetched(problem=refusal)
         size = 0
         while chunk := await response.content.readany():
             got.append(chunk)
             size += len(chunk)
             if size > MOST_BYTES:
-                return Answer(problem=f"the page is longer than {_megabytes(MOST_BYTES)}", bytes_read=size)
+                return Fetched(problem=f"the page is longer than {_megabytes(MOST_BYTES)}", bytes_read=size)
     except asyncio.TimeoutError:
         read = sum(map(len, got))
-        return Answer(
+        return Fetched(
             problem=f"the page did not end within {seconds:.3g} s ({read} bytes came)", bytes_read=read
         )
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return Answer(problem=_trouble(error), bytes_read=sum(map(len, got)))
+        return Fetched(problem=_trouble(error), bytes_read=sum(map(len, got)))
     finally:
         # After a whole body the connection has already gone back for the next turn; else this ends it.
         response.close()
-    return Answer(got[0] if len(got) == 1 else b"".join(got), bytes_read=size)
+    return Fetched(got[0] if len(got) == 1 else b"".join(got), bytes_read=size)
 
 
 def _refusal(response: aiohttp.ClientResponse) -> str | None:
     """Why the body is not wanted, by what the headers say."""
     headers = response.headers
     if 300 <= response.status < 400:
-        location = _shown(headers.get("Location", "nowhere"))
+        location = one_line(headers.get("Location", "nowhere"), 200)
         return f"it redirects to {location} (HTTP {response.status}), which is not followed"
     if response.status != 200:
-        return f"it answers HTTP {response.status} {_shown(response.reason or '')}".rstrip()
+        return f"it answers HTTP {response.status} {one_line(response.reason or '', 200)}".rstrip()
     encoding = headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity"):
-        return f"the page is compressed ({_shown(encoding)}), although we asked for it as it is"
+        return f"the page is compressed ({one_line(encoding, 200)}), although we asked for it as it is"
     kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if kind and kind not in _TYPES:
-        return f"the page is {_shown(kind)}, not text/plain: this may not be the /metrics of vLLM"
+        return f"the page is {one_line(kind, 200)}, not text/plain: this may not be the /metrics of vLLM"
     if response.content_length is not None and response.content_length > MOST_BYTES:
         return f"the page is longer than {_megabytes(MOST_BYTES)}"
     return None
@@ -98,7 +100,7 @@ def _trouble(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         cause = error.certificate_error
         why = cause.verify_message if isinstance(cause, ssl.SSLCertVerificationError) else str(cause)
-        return f"the TLS certificate is not accepted: {_shown(why)}"
+        return f"the TLS certificate is not accepted: {one_line(why, 200)}"
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return f"TLS failed: {error.os_error.strerror or error.os_error}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
@@ -106,7 +108,7 @@ def _trouble(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientPayloadError):
         return "the page is cut off: the connection ended before the page did"
     if isinstance(error, aiohttp.ClientResponseError):
-        return f"the answer is not HTTP: {_shown(error.message)}"
+        return f"the answer is not HTTP: {one_line(error.message, 200)}"
     if isinstance(error, OSError):
         if error.errno == errno.ECONNREFUSED:
             return "the connection was refused"
@@ -114,12 +116,6 @@ def _trouble(error: Exception) -> str:
             return "the connection was reset"
         return f"no connection: {os.strerror(error.errno) if error.errno and error.errno > 0 else error}"
     return f"no answer: {type(error).__name__}: {error}"
-
-
-def _shown(text: str) -> str:
-    """What a server said, fit to be shown: one short line, nothing in it that a terminal would obey."""
-    line = " ".join(text.split())
-    return "".join(character if character.isprintable() else "?" for character in line)[:200]
 
 
 def _megabytes(size: int) -> str:

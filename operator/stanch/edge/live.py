@@ -19,7 +19,6 @@ from stanch.core.signatures import NOTHING_OWED
 from stanch.core.turn import Fleet, Reading, turn
 from stanch.core.verdict import Answer, State, Verdict
 from stanch.edge import engine
-from stanch.edge.errors import FileError
 from stanch.edge.fetch import HEADERS
 from stanch.edge.reading import role_evidence
 from stanch.edge.resolver import Resolver
@@ -139,21 +138,16 @@ class Live:
         """Judge the newest reading of every engine."""
         now = self.clock()
         readings: list[Reading] = []
-        scrapes: list[Scrape] = []
-        named: dict[str, str] = {}
+        scrapes, named = list[Scrape](), set[str]()
         for name, scrape in self._newest.items():
             watched = self.watched[name]
             policy = self._policy(watched)
             for sample in scrape.samples:
                 if sample.engine in named:
-                    raise FileError(
-                        f"two engines are called {sample.engine}, at {named[sample.engine]} and at "
-                        f"{watched.target.url}: give the targets other names (docs/targets.md)"
-                    )
-                named[sample.engine] = watched.target.url
-                readings.append(
-                    Reading(self._aged(sample, now), self.role(watched), watched.deployment, policy)
-                )
+                    sample = _namesake(sample, watched.target.shown, len(named))
+                named.add(sample.engine)
+                sample = self._aged(sample, now)
+                readings.append(Reading(sample, self.role(watched), watched.deployment, policy))
                 scrapes.append(scrape)
         self._fleet, result = turn(self._fleet, readings, self.policy, now)
         self.blind_fleet = result.blind_fleet
@@ -267,6 +261,12 @@ class Live:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _namesake(sample: Sample, url: str, number: int) -> Sample:
+    """A second engine of the same name: blind under one of its own, because holds go by the name."""
+    why = f"another engine is called {sample.engine} too: give the targets other names (docs/targets.md)"
+    return Sample(sample.t, f"{sample.engine} at {url} #{number}", blind=why)
 
 
 def _rank(judged: Judged) -> int | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stanch.core.report import percent, record, sentence
 from stanch.core.verdict import State, Verdict
 from stanch.edge.advice import Advice
+from stanch.edge.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,11 +55,6 @@ def headline(verdict: Verdict, text: str) -> str:
     return printable(f"{verdict.state.value.upper()}{signature}: {text}{warnings}")
 
 
-def printable(text: str) -> str:
-    """Without what would move a terminal's cursor: names and reasons come from servers and recordings."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
-
-
 def print_check(out: Console, judged: Sequence[Judged], advice: dict[str, Advice], *, one_look: bool) -> None:
     """One line per engine, worst first, then what each server's version means."""
     from rich.text import Text
@@ -88,7 +84,7 @@ def _grouped(advice: dict[str, Advice]) -> dict[str, list[str]]:
 def live_record(judged: Judged, advice: Advice | None, *, one_look: bool = False) -> dict[str, object]:
     """The JSON object of a live engine: that of the verdict, its target and its vLLM."""
     data = record(judged.verdict, one_look=one_look)
-    data["target"] = judged.watched.target.url
+    data["target"] = judged.watched.target.shown
     if advice is not None:
         data["vllm"] = {"version": advice.version, "status": advice.status, "advice": advice.text}
     return data

@@ -29,7 +29,7 @@ from yarl import URL
 from stanch.core.sample import Sample
 from stanch.edge.exposition import Page, read
 from stanch.edge.families import UNASKED
-from stanch.edge.fetch import HEADERS, Answer, fetch
+from stanch.edge.fetch import HEADERS, Fetched, fetch
 from stanch.edge.reading import Reader
 from stanch.edge.resolver import Resolver
 from stanch.edge.target import Target
@@ -212,7 +212,7 @@ class Scraper:
             known.way = Way.SHORT
         return page, size + answer.bytes_read, False
 
-    async def _fetch(self, session: aiohttp.ClientSession, url: URL, seconds: float) -> Answer:
+    async def _fetch(self, session: aiohttp.ClientSession, url: URL, seconds: float) -> Fetched:
         answer = await fetch(session, url, seconds)
         if not answer.answered and self._connector is not None:
             # Perhaps it has moved: the next turn asks for its address again.
@@ -240,7 +240,7 @@ def _go(known: _Known, way: Way, now: float) -> None:
     known.recheck = now + RECHECK_SECONDS
 
 
-def _page(answer: Answer) -> Page:
+def _page(answer: Fetched) -> Page:
     return Page(problem=answer.problem) if answer.body is None else read(answer.body)
 
 

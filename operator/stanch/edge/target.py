@@ -36,6 +36,12 @@ class Target:
             self, "filtered_page", None if page.query_string else _filtered(page, self.evidence)
         )
 
+    @property
+    def shown(self) -> str:
+        """The URL as it may be printed: without a user and a password."""
+        url = URL(self.url)
+        return self.url if url.raw_user is None and url.raw_password is None else str(url.with_user(None))
+
 
 def _metrics_url(text: str) -> URL:
     if any(character.isspace() or not character.isprintable() for character in text):

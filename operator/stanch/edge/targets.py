@@ -134,7 +134,7 @@ def _repeated(targets: Sequence[Target]) -> Iterator[tuple[int, str]]:
     names: set[str] = set()
     for index, target in enumerate(targets):
         if target.page in pages:
-            yield index, f"the url {target.url} is given twice"
+            yield index, f"the url {target.shown} is given twice"
         elif target.name in names:
             yield index, f"the name {target.name} is given twice"
         pages.add(target.page)

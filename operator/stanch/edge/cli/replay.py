@@ -37,6 +37,7 @@ def replay(
     from stanch.core.sample import Role
     from stanch.edge import output as out
     from stanch.edge.replay import judge, read_recording
+    from stanch.edge.text import printable
 
     policy = make_policy(policy_file, hold_seconds, kv_pin_seconds)
     stems = _stems(files) if len(files) > 1 else [None]
@@ -50,7 +51,7 @@ def replay(
             what = (verdict.state, verdict.signature, verdict.warnings, verdict.cap)
             if said.get(verdict.engine) != what:
                 said[verdict.engine] = what
-                scenario = f"{out.printable(line.scenario)}  " if line.scenario else ""
+                scenario = f"{printable(line.scenario)}  " if line.scenario else ""
                 click.echo(f"{verdict.t:9.1f} s  {scenario}{out.headline(verdict, sentence(verdict))}")
     return 0
 
