@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 
 import pytest
@@ -17,6 +18,9 @@ _skipped: Counter[tuple[str, str]] = Counter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts its background jobs with SIGINT ignored, and children inherit that: Ctrl-C would never come.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for tier, needs in TIERS.items():
         config.addinivalue_line("markers", f"{tier}: needs {needs}")
 

@@ -88,7 +88,7 @@ def test_a_fault_is_asked_about_once(rank: Rank, last: tuple[str, str | None, st
                 found = Done(0, line.decode(), "").objects[0]
                 seen.append((found["state"], found["signature"], found["confirmation"]))
             process.send_signal(signal.SIGINT)
-            await process.communicate()
+            await asyncio.wait_for(process.communicate(), 30)
             return seen, len(fake.asked)
 
     seen, asked = asyncio.run(run())
