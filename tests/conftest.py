@@ -18,7 +18,7 @@ _skipped: Counter[tuple[str, str]] = Counter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts its background jobs with SIGINT ignored, and children inherit that: Ctrl-C would never come.
+    # A shell starts background jobs with SIGINT ignored, and children inherit that: no Ctrl-C would come.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for tier, needs in TIERS.items():
