@@ -141,6 +141,7 @@ def test_a_dead_producer_cannot_hold_a_request(trio: Trio) -> None:
     )
     assert text(pending) == expected
     drained(trio.fixed)
-    assert trio.fixed.metric("vllm:nixl_num_failed_notifications_total"), "the notification did fail"
+    failed = "vllm:nixl_num_failed_notifications_total"
+    until(lambda: bool(trio.fixed.metric(failed)), "the notification did fail, and the page says so")
     assert trio.fixed.healthy
     assert "AssertionError" not in trio.fixed.log.read_text()
