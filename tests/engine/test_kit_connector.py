@@ -131,7 +131,8 @@ def test_a_request_aborted_between_parking_and_report(trio: Trio) -> None:
 
 
 def test_a_dead_producer_cannot_hold_a_request(trio: Trio) -> None:
-    """The notification fails. This one ends the prefill engine, so it comes last."""
+    """Whether the notification fails depends on when the transport notices the death: seen both ways here, so
+    the conformance tests make it fail for certain. This one ends the prefill engine, so it comes last."""
     prompt = words(TOKENS, seed=500)
     expected = text(trio.request(trio.fixed, prompt))
     params = prefill_only(trio.prefill.url, prompt)
@@ -141,7 +142,5 @@ def test_a_dead_producer_cannot_hold_a_request(trio: Trio) -> None:
     )
     assert text(pending) == expected
     drained(trio.fixed)
-    failed = "vllm:nixl_num_failed_notifications_total"
-    until(lambda: bool(trio.fixed.metric(failed)), "the notification did fail, and the page says so")
     assert trio.fixed.healthy
     assert "AssertionError" not in trio.fixed.log.read_text()
