@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-EXIT_UNAVAILABLE, EXIT_INTERRUPTED = 69, 130
+from stanch.edge.errors import EXIT_INTERRUPTED, EXIT_UNAVAILABLE
 
 
 def main() -> int:

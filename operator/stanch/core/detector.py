@@ -109,10 +109,10 @@ class EngineState:
     """What is remembered of one engine: bounded, whatever its age.
 
     seen: the last reading. last: the last fit one of this process. broken: whether an unfit one came since.
-    last_t: the time of the newest reading. holding, held: the
-    signature whose condition the last fit reading met, and for how many countable seconds. active_t: when
-    something last moved, or the first reading. restarted_t: when another process was first seen to answer.
-    recent_restarts: a bit for each of the last readings, set where another process answered.
+    last_t: the time of the newest reading. holding, held: the signature whose condition the last fit reading
+    met, and for how many countable seconds. active_t: when something last moved, or the first reading.
+    restarted_t: when another process was first seen to answer. recent_restarts: a bit for each of the last
+    readings, set where another process answered.
     """
 
     phase: Phase = Phase.NEW
@@ -158,7 +158,8 @@ def step(
         recent = (state.recent_restarts << 1 | another) & _RECENT
         if another:
             state = EngineState(phase=advance(state.phase, Event.RESTARTED), restarted_t=sample.t)
-        state = replace(state, recent_restarts=recent)
+        if recent != state.recent_restarts:
+            state = replace(state, recent_restarts=recent)
         if recent.bit_count() >= _SEVERAL:
             unfit = "its counters jump back and forth: several engines seem to answer at this address"
             return _blind(replace(state, last=sample), sample, role, unfit)

@@ -17,9 +17,14 @@ from stanch.edge.cli.demo import demo
 from stanch.edge.cli.replay import replay
 from stanch.edge.cli.show_policy import show_policy
 from stanch.edge.cli.watch import watch
-from stanch.edge.errors import FileError
-
-EXIT_USAGE, EXIT_DATA, EXIT_UNAVAILABLE, EXIT_INTERNAL, EXIT_INTERRUPTED = 64, 65, 69, 70, 130
+from stanch.edge.errors import (
+    EXIT_DATA,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_UNAVAILABLE,
+    EXIT_USAGE,
+    FileError,
+)
 
 
 @click.group(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stanch.edge.errors import EXIT_UNAVAILABLE
+
 if TYPE_CHECKING:
     from stanch.edge.demo.story import Stage
 
-EXIT_UNAVAILABLE = 69
 # The package ships no fault injector and no installer: both are the test bed's, which only a checkout has.
 _BED = "tests.engine.demo_fleet"
 
