@@ -42,6 +42,15 @@ CORDON_RENEW_SECONDS: Final = 10.0
 Verb = Literal["release", "drain", "undrain", "restart"]
 Fix = Literal["active", "not-needed", "unpatched", "off"]
 Waits = Literal["remote_kv", "grammar", "capacity", "lora"]
+# What a release does to a request. freed: nobody waited for it, its blocks come back. completed: its KV is
+# all here, and it goes on as if that had been reported. failed: its client gets an error, its blocks come
+# back.
+Way = Literal["freed", "completed", "failed"]
+# Why a release does not touch a request.
+Refusal = Literal[
+    "unknown-id", "too-young", "not-stuck", "leased", "pinned", "producer", "no-adapter", "push",
+    "not-started", "handshake", "reading", "load-failed", "not-said", "not-built", "kit-off",
+]  # fmt: skip
 
 
 class Command(TypedDict, total=False):
@@ -66,19 +75,28 @@ class Cordon(TypedDict, total=False):
 
 
 class Outcome(TypedDict, total=False):
-    """What became of a command; kept in KitState.outcomes, the last few of them."""
+    """What became of a command; kept in KitState.outcomes, the last few of them.
+
+    Of a release: released: scheduler ids, under dryRun those that would be. ways: what was done to each of
+    them. refused: a sentence by scheduler id, or by the id that was asked for where no request has it.
+    refusals: how many, by kind. missingRanks: ranks that did not answer."""
 
     id: str
     verb: str
     state: Literal["accepted", "running", "done", "refused", "failed", "ignored"]
     reason: str
+    dryRun: bool
     released: list[str]
+    ways: dict[str, Way]
     refused: dict[str, str]
+    refusals: dict[str, int]
+    missingRanks: list[int]
 
 
 class RequestEntry(TypedDict, total=False):
     """One request that holds or waits for blocks. id: as the client knows it. ageSeconds: in this status.
-    cacheShare: 0..1. refusal: why a release would not touch it; null where it would."""
+    cacheShare: 0..1. way: what a release would do to it now; null where it would be refused. refusal: why it
+    would be, in a sentence; refusalKind: the same for a program. Both null where it would not be."""
 
     id: str
     schedulerId: str
@@ -92,7 +110,9 @@ class RequestEntry(TypedDict, total=False):
     leased: bool
     pinned: bool
     releasable: bool
+    way: Way | None
     refusal: str | None
+    refusalKind: Refusal | None
 
 
 class RankRequests(TypedDict):
@@ -111,7 +131,9 @@ class Requests(TypedDict):
 
 class KitState(TypedDict, total=False):
     """What the kit says of itself. ready: what ROUTE_READY would say. pinSeconds, leaseSeconds: of the
-    connector, null where it has none. errors: exceptions caught in the kit's own hooks, by hook."""
+    connector, null where it has none. errors: exceptions caught in the kit's own hooks, by hook, of all
+    processes. fixHits: requests that the fix reported and the stock connector would have lost. releases: by
+    Way. refusals: requests that a release did not touch, by Refusal."""
 
     schema: str
     contract: int
@@ -131,4 +153,7 @@ class KitState(TypedDict, total=False):
     bidirectional: bool | None
     outcomes: list[Outcome]
     errors: dict[str, int]
+    fixHits: int
+    releases: dict[str, int]
+    refusals: dict[str, int]
     disabled: str | None
