@@ -1,7 +1,8 @@
 # One word per job. Every target brings its own environment (.venv, from the lock).
 PYTHON ?= python3
 PY := .venv/bin/python
-.PHONY: picture setup demo test verify fmt test-engines test-all engines bench lock clean
+.PHONY: picture setup demo test verify fmt test-engines test-all engines bench lock clean \
+  cluster-up cluster-down test-cluster cluster-helm
 
 setup: .venv/.done
 
@@ -38,6 +39,23 @@ engines: setup
 
 test-engines: engines
 	$(PY) -m pytest -m engine
+
+# A real Kubernetes in namespaces of its own (docs/bed.md). BED=another-name for a second one.
+BED ?= stanch
+ON_BED := $(PY) -m tests.bed --name $(BED)
+
+cluster-up: setup
+	$(ON_BED) up
+
+cluster-down: setup
+	$(ON_BED) down
+
+# On the cluster of STANCH_TEST_KUBECONFIG where that is set; else on the bed, started for it unless it is up.
+test-cluster: setup
+	$(if $(STANCH_TEST_KUBECONFIG),,$(ON_BED) run --) $(PY) -m pytest -m cluster
+
+cluster-helm: setup
+	$(ON_BED) helm
 
 test-all: test test-engines
 

@@ -1,0 +1,1 @@
+"""The bed: a real single-node Kubernetes for tests, in namespaces of its own; see docs/bed.md."""
