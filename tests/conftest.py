@@ -10,7 +10,7 @@ import pytest
 TIERS = {
     "unit": "nothing but `make setup`",
     "engine": "real vLLM engines on the CPU: `make test-engines` (installs 7 GB outside the checkout, once)",
-    "cluster": "a real Kubernetes: `make test-cluster` (root; built outside the checkout, once, in 8 minutes)",
+    "cluster": "a real Kubernetes: `make test-cluster` (root; built once, outside the checkout, in 8 min)",
 }
 
 _ran: Counter[str] = Counter()

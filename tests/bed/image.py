@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -158,19 +159,14 @@ def _make_base(part: Path) -> None:
 
 def _code() -> bytes:
     """The layer of this checkout's own code, compiled."""
-    recipe = "".join(f"{name}\n{data.decode()}\n" for name, data in _sources().items()) + sys.version
-
-    def make(part: Path) -> None:
-        root = part / "root"
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
         for name, data in _sources().items():
             target = root / _CODE / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
         _compile(root)
-        part.joinpath("layer.tar").write_bytes(_tar(root))
-        shutil.rmtree(root)
-
-    return (made("image-code", recipe, make) / "layer.tar").read_bytes()
+        return _tar(root)
 
 
 def _sources() -> dict[str, bytes]:

@@ -26,7 +26,7 @@ class BedError(Exception):
 
 
 def cache() -> Path:
-    """What is built once and kept: `$STANCH_CACHE/kube`, else stanch/kube below the user's cache directory."""
+    """What is built once and kept: `$STANCH_CACHE/kube`, else stanch/kube in the user's cache directory."""
     return engines_directory().parent / "kube"
 
 

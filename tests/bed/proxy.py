@@ -6,14 +6,16 @@
         assert proxy.faults.hit()
 
 Who the client is, is passed on: its Authorization header goes through as it is. It runs in a thread of its
-own, so that a test need not be asynchronous. Upgraded connections (exec, attach, port-forward) are not served.
+own, so that a test need not be asynchronous. Upgraded connections (exec, attach, port-forward) get 501.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
+import struct
 import threading
 from pathlib import Path
 from types import TracebackType
@@ -123,16 +125,23 @@ class FaultProxy:
         seen = self.faults.take(parse(request.method, request.path, request.query))
         if "upgrade" in request.headers.get("Connection", "").lower():
             return web.json_response(status(501, seen.call), status=501)
+        try:
+            return await self._act(request, seen)
+        except aiohttp.ClientConnectorError as error:
+            why = {**status(502, seen.call), "message": f"the proxy cannot reach the API server: {error}"}
+            return web.json_response(why, status=502)
+
+    async def _act(self, request: web.Request, seen: Seen) -> web.StreamResponse:
         fault = seen.fault
         if isinstance(fault, Refuse | Drop | Hang):
             if fault.applied:
-                async with self._forward(request) as answer:
+                async with self._forward(request, await request.read()) as answer:
                     await answer.read()
             return await self._instead(request, seen, fault)
-        async with self._forward(request) as answer:
+        async with self._forward(request, await request.read()) as answer:
             return await self._pass_on(request, seen, answer)
 
-    def _forward(self, request: web.Request) -> aiohttp.client._RequestContextManager:
+    def _forward(self, request: web.Request, body: bytes) -> aiohttp.client._RequestContextManager:
         assert self._session is not None
         return self._session.request(
             request.method,
@@ -141,7 +150,7 @@ class FaultProxy:
             headers=[
                 (key, value) for key, value in request.headers.items() if key.lower() not in _OWN_HEADERS
             ],
-            data=request.content if request.can_read_body else None,
+            data=body or None,
             allow_redirects=False,
         )
 
@@ -177,6 +186,7 @@ class FaultProxy:
         if seen.call.verb == "watch" and answer.status == 200:
             if not await _events(answer, out, fault if isinstance(fault, WatchFault | Slow) else None, seen):
                 _reset(request)
+                return out
         else:
             async for chunk in answer.content.iter_any():
                 await out.write(chunk)
@@ -208,5 +218,9 @@ async def _events(
 
 
 def _reset(request: web.Request) -> None:
+    """Close the client's connection by a reset, as when the machine at its other end is gone."""
     if request.transport is not None:
+        peer = request.transport.get_extra_info("socket")
+        # Lingering for no time at all: what the kernel then sends is RST. What was sent before still arrives.
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         request.transport.abort()

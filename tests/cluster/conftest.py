@@ -1,0 +1,48 @@
+"""Fixtures of the cluster tier: the cluster, and a namespace for each test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.bed import image, node
+from tests.bed.cluster import Access, Cluster, Namespace
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster, and in it, where it is the bed, the image of this very checkout's simulated engine."""
+    access = Access.given()
+    if access is None:
+        pytest.skip("no cluster: run `make test-cluster`, or set STANCH_TEST_KUBECONFIG")
+    if access.bed is not None and image.engine_name() not in node.images(access.bed):
+        archive = tmp_path_factory.mktemp("image") / "engine.tar"
+        node.load(access.bed, image.engine(archive).archive)
+        archive.unlink()
+    with Cluster(access) as found:
+        yield found
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[Namespace]:
+    """A new namespace, deleted afterwards."""
+    found = Namespace(cluster, f"test-{uuid.uuid4().hex[:8]}")
+    found.make()
+    yield found
+    found.remove()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a failed test's pods and events."""
+    report = yield
+    arguments: dict[str, Any] = getattr(item, "funcargs", {})
+    found = arguments.get("namespace")
+    if report.failed and isinstance(found, Namespace):
+        report.sections.append((f"namespace {found.name}", found.story()))
+    return report
