@@ -1,0 +1,217 @@
+"""From a confirmed fault to the first step that acts: what may be done about it, and by which limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stanch.core import plan_budget as budget
+from stanch.core.fleet import Unit
+from stanch.core.history import (
+    Confirmation,
+    Ending,
+    Incident,
+    Result,
+    StepName,
+    StepOutcome,
+    Trigger,
+)
+from stanch.core.plan_gates import cleared, peers, standing, unapproved, unheard, way_out
+from stanch.core.plan_limits import (
+    ASK_AGAIN_SECONDS,
+    EVICT_AGAIN_SECONDS,
+    PERSON_PATIENCE_SECONDS,
+    Mode,
+    Rung,
+)
+from stanch.core.plan_open import ask
+from stanch.core.plan_scene import Scene
+from stanch.core.plan_types import Reason, Verb
+from stanch.core.plan_would import would
+from stanch.core.sample import Role
+from stanch.core.verdict import Answer, Signature
+
+# How often what an incident last saw is written down while it waits.
+_NOTE_SECONDS = 60.0
+
+
+def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
+    """The first confirmation, or that after a release; from here the ladder begins to act."""
+    if (why := standing(scene, unit, incident)) is not None:
+        scene.wait(unit.key, *why, incident)
+        return incident
+    release = incident.last(StepName.RELEASE)
+    faults = scene.faults(unit)
+    if incident.trigger is Trigger.WATCHDOG and release is None and not faults:
+        if (over := cleared(scene, unit, incident)) is not None:
+            return incident.close(Ending.RECOVERED, over, scene.now)
+        why_not = "the pattern does not show in this reading; nothing is done until it does"
+        scene.wait(unit.key, Reason.NO_LONGER_SHOWN, why_not, incident)
+        return incident
+    if not set(faults) <= set(incident.engines):
+        incident = replace(incident, engines=tuple(dict.fromkeys((*incident.engines, *faults))))
+    after = 0.0 if release is None or release.end is None else release.end
+    answer, said = scene.heard(unit, incident.engines, after)
+    if answer is Answer.VETOED:
+        return _denied(scene, incident, said)
+    if answer is Answer.CONFIRMED:
+        incident = noted(scene, incident, said)
+    elif _out_of_patience(scene, incident):
+        cause = said[0].cause if said else "the engine gave no answer"
+        return incident.close(Ending.GAVE_UP, f"could not be confirmed: {cause}", scene.now, "Unconfirmed")
+    if scene.limits.mode is Mode.OBSERVE:
+        if answer is Answer.CONFIRMED:
+            return would(scene, incident.finish(StepOutcome.DONE, causes(said), scene.now), unit)
+        ask(scene, incident, unit, incident.engines, after)
+        return incident
+    count_recurrence(scene, incident)
+    if (why := unapproved(scene, incident)) is not None:
+        scene.wait(unit.key, *why, incident)
+        return incident
+    if may_release(scene, incident, unit):
+        if answer is Answer.CONFIRMED and any(stuck.releasable for stuck in incident.stuck):
+            done = incident.finish(StepOutcome.DONE, causes(said), scene.now)
+            return done.begin(StepName.RELEASE, scene.now)
+        recent = scene.answers(unit, incident.engines, max(after, scene.now - ASK_AGAIN_SECONDS))
+        if not recent or any(stuck.releasable for one in recent for stuck in one.stuck or ()):
+            ask(scene, incident, unit, incident.engines, after)
+            return incident
+    return _disrupt(scene, incident, unit, answer, said, after)
+
+
+def _denied(scene: Scene, incident: Incident, said: list[Confirmation]) -> Incident:
+    """The engine says that nothing is stuck: by our release, or by itself."""
+    release = incident.last(StepName.RELEASE)
+    freed = release is not None and release.outcome is StepOutcome.DONE
+    cause = causes(said) or "the engine says that nothing is stuck"
+    ending, code = (Ending.RESOLVED, "Released") if freed else (Ending.RECOVERED, "")
+    return incident.finish(StepOutcome.DONE, cause, scene.now).close(ending, cause, scene.now, code)
+
+
+def _disrupt(
+    scene: Scene,
+    incident: Incident,
+    unit: Unit,
+    answer: Answer | None,
+    said: list[Confirmation],
+    after: float,
+) -> Incident:
+    """Begin to make the unit unavailable, if everything allows it."""
+    way = way_out(scene.limits, unit, incident)
+    if way is None:
+        allowed = ", ".join(sorted(rung.value for rung in scene.limits.steps)) or "nothing"
+        why = f"no step that is allowed here could help (remediation.steps allows {allowed})"
+        return escalated(scene, incident, why, "NothingAllowed")
+    if (poison := _poisoned(scene, incident)) is not None:
+        return escalated(scene, incident, poison, "Recurrence")
+    hindrance = peers(scene, unit, incident) or budget.against(
+        scene.fleet, scene.ledger, unit, incident, scene.limits, scene.reserved, scene.now
+    )
+    if hindrance is None and unit.can_cordon:
+        hindrance = unheard(unit, incident)
+    if hindrance is not None:
+        scene.wait(unit.key, *hindrance, incident)
+        return incident
+    if answer is not Answer.INCONCLUSIVE:
+        scene.reserved.add(unit.key)  # the worst comes first, also while it is still being asked
+    if way is Rung.EVICT and not _evictable(scene, incident, unit):
+        return incident
+    if answer is not Answer.CONFIRMED:
+        ask(scene, incident, unit, incident.engines, after)
+        return incident
+    scene.ledger = budget.claimed(scene.ledger, incident.name, unit.key, scene.now)
+    begun = replace(incident, way=unit.way).finish(StepOutcome.DONE, causes(said), scene.now)
+    return begun.begin(StepName.CORDON if unit.can_cordon else StepName.DRAIN, scene.now)
+
+
+def _evictable(scene: Scene, incident: Incident, unit: Unit) -> bool:
+    """Whether the API server would evict it: tried before anything is cordoned."""
+    key = f"{incident.name}/try-evict"
+    tried = scene.outcomes.get(key)
+    if tried is not None and tried.result is Result.OK and scene.now - tried.t < ASK_AGAIN_SECONDS:
+        return True
+    if tried is not None and tried.result is not Result.OK and scene.now - tried.t < EVICT_AGAIN_SECONDS:
+        scene.reserved.discard(unit.key)
+        scene.wait(unit.key, Reason.DISRUPTION_BUDGET, f"its eviction is refused: {tried.detail}", incident)
+        return False
+    scene.act(Verb.TRY_EVICT, incident, unit, key)
+    scene.wait(unit.key, Reason.ASKED, "its eviction is tried without doing it", incident)
+    return False
+
+
+def may_release(scene: Scene, incident: Incident, unit: Unit) -> bool:
+    """Whether a release is still to be tried: once per incident, never on a prefill, by the kit only."""
+    return (
+        Rung.RELEASE in scene.limits.steps
+        and unit.role is not Role.PREFILL
+        and all(pod.kit is not None for pod in unit.pods)
+        and incident.last(StepName.RELEASE) is None
+    )
+
+
+def noted(scene: Scene, incident: Incident, said: list[Confirmation]) -> Incident:
+    """With what a confirmation brought: that it was seen, and which requests are stuck."""
+    stuck = tuple(request for one in said for request in one.stuck or ())
+    evidence = incident.evidence
+    seen = evidence.last_seen
+    if seen is None or scene.now - seen >= _NOTE_SECONDS:
+        evidence = replace(evidence, last_seen=scene.now)
+    if stuck and evidence.signature in (None, Signature.DEFERRED_STALL):
+        evidence = replace(evidence, signature=Signature.PARKED_REMOTE_KV)
+    return replace(incident, evidence=evidence, stuck=stuck or incident.stuck)
+
+
+def causes(said: list[Confirmation]) -> str:
+    return "; ".join(dict.fromkeys(one.cause for one in said if one.cause))
+
+
+def escalated(scene: Scene, incident: Incident, why: str, code: str) -> Incident:
+    """Stop, and say so: a step of its own, so that it shows where people read the others."""
+    if incident.current is not None:
+        incident = incident.finish(StepOutcome.FAILED, why, scene.now)
+    said = incident.begin(StepName.ESCALATE, scene.now).finish(StepOutcome.DONE, why, scene.now)
+    return said.close(Ending.ESCALATED, why, scene.now, code)
+
+
+def count_recurrence(scene: Scene, incident: Incident) -> None:
+    """A leak that comes back within the breaker's window is a failure, whatever had healed it."""
+    if (old := recurred(scene, incident)) is not None:
+        scene.ledger = budget.failed(
+            scene.ledger, incident.name, f"came back after {old.name}", scene.limits, scene.now
+        )
+
+
+def recurred(scene: Scene, incident: Incident) -> Incident | None:
+    """The last repair of the same unit within the breaker's window that had healed it."""
+    since = scene.now - scene.limits.breaker_window_seconds
+    healed = [
+        old
+        for old in scene.history.incidents
+        if old.unit == incident.unit
+        and old.name != incident.name
+        and old.ending is Ending.RESOLVED
+        and old.ended is not None
+        and since < old.ended <= incident.created
+    ]
+    return max(healed, key=lambda old: old.ended or 0.0, default=None)
+
+
+def _poisoned(scene: Scene, incident: Incident) -> str | None:
+    """A queue that stands again after its process was ended: a request in it may be what does it."""
+    if incident.evidence.signature is not Signature.QUEUE_DEADLOCK:
+        return None
+    old = recurred(scene, incident)
+    if old is None or old.evidence.signature is not Signature.QUEUE_DEADLOCK:
+        return None
+    if not any(old.last(name) for name in (StepName.RESTART, StepName.EVICT)):
+        return None
+    return f"its queue stands again after {old.name} restarted it: one of its requests may be what does it"
+
+
+def _out_of_patience(scene: Scene, incident: Incident) -> bool:
+    """A person's incident that no engine has ever confirmed does not wait for ever."""
+    return (
+        incident.trigger is not Trigger.WATCHDOG
+        and incident.evidence.last_seen is None
+        and incident.current is not None
+        and scene.now - incident.current.start > PERSON_PATIENCE_SECONDS
+    )
