@@ -87,6 +87,7 @@ def _kubectl(place: Place, arguments: Sequence[str]) -> int:
 
 def _build(_: Place, __: Sequence[str]) -> int:
     print(build.kube().programs)
+    print(build.oldest())
     return 0
 
 

@@ -32,6 +32,7 @@ COMPONENTS = (
     "kubelet",
 )
 _MODULE = HERE / "go"
+OLDEST = HERE / "go-oldest"
 _HELM = "helm.sh/helm/v4/cmd/helm@v4.3.1"
 
 
@@ -57,6 +58,16 @@ def kube() -> Kube:
             (part / name).symlink_to("kube")
 
     return Kube(version, made(f"kube-{version}", module_recipe(_MODULE), make))
+
+
+def oldest() -> Path:
+    """The API server of the oldest supported Kubernetes. Cold some four minutes on two cores."""
+    version = module_version(OLDEST)
+
+    def make(part: Path) -> None:
+        _go_build(OLDEST, ".", part / "kube-apiserver", version)
+
+    return made(f"oldest-{version}", module_recipe(OLDEST), make) / "kube-apiserver"
 
 
 def helm() -> Path:

@@ -57,7 +57,8 @@ _LINE_BYTES = 4 * 2**20
 
 
 class FaultProxy:
-    """A context: `url` is where clients go. certificate: (certificate, key) files, for TLS to the client.
+    """A context: `url` is where clients go. certificate: (certificate, key) files, for TLS to the client;
+    without it plain HTTP, over which kubectl and other clients of client-go send no token (pki.py makes one).
     trust: the file with the authority of the API server's certificate; None where it speaks plain HTTP."""
 
     def __init__(
