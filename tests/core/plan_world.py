@@ -22,7 +22,7 @@ ENFORCE = Limits(mode=Mode.ENFORCE)
 START = 1_000_000.0
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The planning process ends here; what was written stays."""
 
 
@@ -61,7 +61,6 @@ class Sim:
     command: str | None = None
     draining: bool = False
     outcomes: dict[str, CommandOutcome] = field(default_factory=dict)
-    history_of_leaks: int = 0
 
     @property
     def uid(self) -> str:
@@ -74,6 +73,7 @@ class Sim:
         return not self.dead and (self.down_until is not None and now >= self.down_until)
 
 
+_GOOD: Any = object()
 Say = Callable[[Action, "World"], Any]
 
 
@@ -89,7 +89,7 @@ class World:
     limits: Limits = ENFORCE
     say: dict[Verb, Say] = field(default_factory=dict)
     now: float = START
-    ledger: Ledger = Ledger()
+    ledger: Ledger = field(default_factory=Ledger)
     incidents: dict[str, Incident] = field(default_factory=dict)
     confirmations: list[Confirmation] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -175,6 +175,9 @@ class World:
     def turn(self) -> Plan:
         """One turn. A kill inside it loses what this process was told, and nothing that was written."""
         for sim in self.units.values():
+            # The kit's drain ends with the cordon's lease.
+            if sim.cordon is None or self.now - sim.cordon.beat > CORDON_LEASE_SECONDS:
+                sim.draining = False
             if sim.running and sim.draining:
                 sim.running = 0
         fleet, verdicts = self.facts(), self.verdicts()
@@ -188,7 +191,7 @@ class World:
         self.plans.append(made)
         try:
             self._carry_out(made)
-        except Killed:
+        except KilledError:
             self.kills += 1
             self.confirmations, self.outcomes = [], []
         return made
@@ -306,6 +309,3 @@ class World:
         """What was done, without repeats in a row and without questions."""
         words = [f"{verb.value} {unit}" for verb, unit in self.log if verb not in (Verb.ASK,)]
         return [word for at, word in enumerate(words) if at == 0 or words[at - 1] != word]
-
-
-_GOOD = object()

@@ -11,6 +11,7 @@ from stanch.core.history import (
     Ending,
     Incident,
     Result,
+    Step,
     StepName,
     StepOutcome,
     Trigger,
@@ -20,6 +21,7 @@ from stanch.core.plan_limits import (
     ASK_AGAIN_SECONDS,
     EVICT_AGAIN_SECONDS,
     PERSON_PATIENCE_SECONDS,
+    RELEASE_TRIES,
     Mode,
     Rung,
 )
@@ -39,7 +41,7 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
     if (why := standing(scene, unit, incident)) is not None:
         scene.wait(unit.key, *why, incident)
         return incident
-    release = incident.last(StepName.RELEASE)
+    release = _released(incident)
     faults = scene.faults(unit)
     if incident.trigger is Trigger.WATCHDOG and release is None and not faults:
         if (over := cleared(scene, unit, incident)) is not None:
@@ -67,6 +69,9 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
     if (why := unapproved(scene, incident)) is not None:
         scene.wait(unit.key, *why, incident)
         return incident
+    if release is not None and not scene.answers(unit, incident.engines, after):
+        ask(scene, incident, unit, incident.engines, after)  # whether it helped, before anything else
+        return incident
     if may_release(scene, incident, unit):
         if answer is Answer.CONFIRMED and any(stuck.releasable for stuck in incident.stuck):
             done = incident.finish(StepOutcome.DONE, causes(said), scene.now)
@@ -80,7 +85,7 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
 
 def _denied(scene: Scene, incident: Incident, said: list[Confirmation]) -> Incident:
     """The engine says that nothing is stuck: by our release, or by itself."""
-    release = incident.last(StepName.RELEASE)
+    release = _released(incident)
     freed = release is not None and release.outcome is StepOutcome.DONE
     cause = causes(said) or "the engine says that nothing is stuck"
     ending, code = (Ending.RESOLVED, "Released") if freed else (Ending.RECOVERED, "")
@@ -144,8 +149,15 @@ def may_release(scene: Scene, incident: Incident, unit: Unit) -> bool:
         Rung.RELEASE in scene.limits.steps
         and unit.role is not Role.PREFILL
         and all(pod.kit is not None for pod in unit.pods)
-        and incident.last(StepName.RELEASE) is None
+        and _released(incident) is None
     )
+
+
+def _released(incident: Incident) -> Step | None:
+    """The release that was tried; one that was never ordered is none, unless it never can be."""
+    last = incident.last(StepName.RELEASE)
+    never = last is not None and last.outcome is StepOutcome.INTERRUPTED
+    return None if never and incident.tries(StepName.RELEASE) < RELEASE_TRIES else last
 
 
 def noted(scene: Scene, incident: Incident, said: list[Confirmation]) -> Incident:

@@ -58,8 +58,8 @@ def restart(scene: Scene, incident: Incident, unit: Unit) -> Incident:
             return out
         sure, incident = second(scene, incident, unit)
         if sure:
-            order(scene, Verb.RESTART, incident, unit, StepName.RESTART, RESTART_ORDER_SECONDS)
             scene.keep_cordon(incident, unit)
+            order(scene, Verb.RESTART, incident, unit, StepName.RESTART, RESTART_ORDER_SECONDS)
             scene.wait(unit.key, Reason.UNDER_WAY, "it is told to restart", incident)
         return incident
     if (why := standing(scene, unit, incident, restarting=True)) is not None:
@@ -149,9 +149,9 @@ def evict(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         return incident
     sure, incident = second(scene, incident, unit)
     if sure:
-        scene.act(Verb.EVICT, incident, unit, key)
         if unit.can_cordon:
             scene.keep_cordon(incident, unit)
+        scene.act(Verb.EVICT, incident, unit, key)
         scene.wait(unit.key, Reason.UNDER_WAY, "it is being evicted", incident)
     return incident
 

@@ -33,6 +33,9 @@ def release(scene: Scene, incident: Incident, unit: Unit) -> Incident:
     command = incident.command_id(StepName.RELEASE)
     said = told(unit, command)
     assert incident.current is not None
+    unsent = said is None and any(pod.command != command for pod in unit.pods)
+    if unsent and scene.heard(unit, incident.engines, 0.0)[0] is not Answer.CONFIRMED:
+        return _back(scene, incident, "it was not ordered in time")
     late = scene.now - incident.current.start > RELEASE_SECONDS
     if said is not None and not said.open:
         outcome = StepOutcome.DONE if said.state == "done" else StepOutcome.FAILED

@@ -78,6 +78,8 @@ DRAINED_PATIENCE_SECONDS: Final = 120.0
 # A fault that was not seen for so long is over, whatever ended it.
 FORGOTTEN_SECONDS: Final = 3600.0
 RELEASE_SECONDS: Final = 30.0
+# How often a release is planned whose order cannot be written; then the ladder goes on without it.
+RELEASE_TRIES: Final = 3
 # What the kit may need beyond a drain's own deadline to say how it ended.
 DRAIN_GRACE_SECONDS: Final = 30.0
 CAPTURE_SECONDS: Final = 30.0
@@ -96,5 +98,7 @@ VERIFY_SECONDS: Final = 120.0
 UNCORDON_SECONDS: Final = 60.0
 # How long a decode waits for a frozen peer before it is repaired all the same.
 PEER_WAIT_SECONDS: Final = 600.0
+# How often a repair may be thrown back (its writes refused, or held by people) before a person is asked.
+MOST_INTERRUPTIONS: Final = 8
 # More steps than any honest repair has: whatever happens, an incident ends.
 MOST_STEPS: Final = 48

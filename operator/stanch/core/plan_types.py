@@ -4,8 +4,9 @@ How to carry a plan out, so that a crash anywhere does no harm:
 
 1. If `ledger` is not None, write it under the version it was read with. Refused: throw the plan away.
 2. Write each of `incidents` (create those without a version). Refused: leave out the actions of that one.
-3. Carry out `actions` in order; each checks its preconditions in the same write. What fails is not retried:
-   the next turn plans it again as long as the fleet does not show it.
+3. Carry out `actions` in order; each checks its preconditions in the same write, and those on one pod may
+   be one write. What fails is not retried: the next turn plans it again as long as the fleet does not show
+   it.
 4. Give what came back to the next turn: as Confirmation, as Outcome under the action's key, or as the fleet.
 """
 
@@ -40,7 +41,8 @@ DISRUPTIVE = frozenset({Verb.CORDON, Verb.DRAIN, Verb.RESTART, Verb.EVICT})
 class Precondition:
     """What a pod must still be when it is written to: the same life of it, as it was listed. Its lock
     (stanch.dev/incident) must be absent or this incident's, or an ended one's, and is set in the same
-    write. boot_id: what the command is for; None where no kit answers."""
+    write. boot_id: what the command is for; None where no kit answers. version: as listed, or as an earlier
+    action of the same plan left it."""
 
     pod: str
     uid: str

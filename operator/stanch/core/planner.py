@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from stanch.core import plan_budget as budget
 from stanch.core.fleet import Fleet, Unit, Way
-from stanch.core.history import Ending, History, Incident, StepName
+from stanch.core.history import Ending, History, Incident, StepName, StepOutcome
 from stanch.core.plan_confirm import confirm, escalated
 from stanch.core.plan_end import (
     confirm_again,
@@ -31,7 +31,7 @@ from stanch.core.plan_end import (
 )
 from stanch.core.plan_gates import switched_off, vanished
 from stanch.core.plan_ladder import capture, cordon, drain, drained, release
-from stanch.core.plan_limits import MOST_STEPS, Limits, Mode
+from stanch.core.plan_limits import MOST_INTERRUPTIONS, MOST_STEPS, Limits, Mode
 from stanch.core.plan_open import adopted, opened
 from stanch.core.plan_scene import Scene, preconditions
 from stanch.core.plan_types import Action, Plan, Reason, Verb
@@ -59,6 +59,8 @@ def plan(fleet: Fleet, verdicts: Iterable[Verdict], history: History, limits: Li
     for unit, before in _in_order(scene, _without_duplicates(scene, changed)):
         after = before if before is not None else opened(scene, unit) if unit is not None else None
         if after is not None:
+            if unit is not None and not after.unit:
+                after = replace(after, unit=unit.key)
             after = _waiting(scene, _settled(scene, _climbed(scene, after, unit), unit))
             if after != before:
                 changed.append(after)
@@ -120,7 +122,8 @@ def _without_duplicates(scene: Scene, changed: list[Incident]) -> list[tuple[Uni
         key = unit.key if unit is not None else incident.unit or f"({incident.pod_name})"
         if key in kept:
             why = f"{kept[key][1].name} is open for the same unit"
-            changed.append(incident.close(Ending.DUPLICATE, why, scene.now))
+            named = replace(incident, unit=key) if unit is not None else incident
+            changed.append(named.close(Ending.DUPLICATE, why, scene.now))
         else:
             kept[key] = (unit, incident)
     return list(kept.values())
@@ -173,6 +176,10 @@ def _rung(scene: Scene, incident: Incident, unit: Unit | None) -> Incident:
     if looked_at and (end := vanished(scene, incident, unit)) is not None:
         return end
     assert unit is not None
+    back = sum(one.outcome is StepOutcome.INTERRUPTED for one in incident.steps)
+    if back >= MOST_INTERRUPTIONS:
+        why = f"it was interrupted {back} times, last because {_last_detail(incident)}"
+        return escalated(scene, incident, why, "Interrupted")
     if len(incident.steps) >= MOST_STEPS:
         return escalated(scene, incident, f"it has had {MOST_STEPS} steps and no end", "TooManySteps")
     if step is None:
@@ -180,6 +187,10 @@ def _rung(scene: Scene, incident: Incident, unit: Unit | None) -> Incident:
     if step.name is StepName.CONFIRM:
         return confirm_again(scene, incident, unit) if drained(incident) else confirm(scene, incident, unit)
     return _RUNGS[step.name](scene, incident, unit)
+
+
+def _last_detail(incident: Incident) -> str:
+    return next(s.detail for s in reversed(incident.steps) if s.outcome is StepOutcome.INTERRUPTED)
 
 
 def _settled(scene: Scene, incident: Incident, unit: Unit | None) -> Incident:
