@@ -207,12 +207,22 @@ class Namespace:
         self.cluster.api(path, "PATCH", body, "application/merge-patch+json")
 
     def wait_ready(self, *pods: str, deadline_s: float = 120.0) -> dict[str, str]:
-        """Wait until the pods are Ready; their IPs by name."""
+        """Wait until the pods are Ready; their IPs by name. Raises TimeoutError, and BedError for a pod that
+        cannot start."""
         return {pod: wait_for(f"pod {pod} Ready", lambda p=pod: self._ip(p), deadline_s) for pod in pods}  # type: ignore[misc]
 
     def _ip(self, name: str) -> str | None:
         pod = self.pod(name)
-        return None if pod is None or not is_ready(pod) else str(pod["status"]["podIP"])
+        if pod is None:
+            return None
+        for status in pod["status"].get("containerStatuses", []):
+            waiting = status["state"].get("waiting", {})
+            if waiting.get("reason") == "ErrImageNeverPull":
+                raise BedError(
+                    f"pod {name}: image {status['image']} is not on the node; "
+                    "`python -m tests.bed image FILE` writes it: load that into the cluster"
+                )
+        return str(pod["status"]["podIP"]) if is_ready(pod) else None
 
     def story(self) -> str:
         """Pods and events, for a failure's report."""

@@ -20,6 +20,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -169,8 +170,9 @@ def _code() -> bytes:
         return _tar(root)
 
 
+@cache
 def _sources() -> dict[str, bytes]:
-    """The Python files of both packages, by their path in the image."""
+    """The Python files of both packages, by their path in the image: one state of them for a whole process."""
     found = {}
     for top in (REPOSITORY / "operator", REPOSITORY / "connector"):
         for path in sorted(top.rglob("*.py")):

@@ -68,7 +68,7 @@ def _pod(role: Role, arguments: Sequence[str], kit: bool) -> Object:
     container: Object = {
         "name": "vllm",
         "image": image.engine_name(),
-        "imagePullPolicy": "IfNotPresent",
+        "imagePullPolicy": "Never",
         "command": command,
         "env": [_field("POD_NAME", "metadata.name"), _field("POD_IP", "status.podIP")],
         "ports": [{"name": "http", "containerPort": PORT}],

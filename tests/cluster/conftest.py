@@ -12,12 +12,18 @@ from tests.bed import image, node
 from tests.bed.cluster import Access, Cluster, Namespace
 
 
+@pytest.fixture(scope="session", autouse=True)
+def access() -> Access:
+    """How to reach the cluster. Without one the whole tier is skipped."""
+    found = Access.given()
+    if found is None:
+        pytest.skip("no cluster: neither the bed nor STANCH_TEST_KUBECONFIG")
+    return found
+
+
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(access: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The cluster, and in it, where it is the bed, the image of this very checkout's simulated engine."""
-    access = Access.given()
-    if access is None:
-        pytest.skip("no cluster: run `make test-cluster`, or set STANCH_TEST_KUBECONFIG")
     if access.bed is not None and image.engine_name() not in node.images(access.bed):
         archive = tmp_path_factory.mktemp("image") / "engine.tar"
         node.load(access.bed, image.engine(archive).archive)
