@@ -172,7 +172,7 @@ def _code() -> bytes:
 
 @cache
 def _sources() -> dict[str, bytes]:
-    """The Python files of both packages, by their path in the image: one state of them for a whole process."""
+    """The Python files of both packages, by their path in the image; one state of them for a process."""
     found = {}
     for top in (REPOSITORY / "operator", REPOSITORY / "connector"):
         for path in sorted(top.rglob("*.py")):
