@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from stanch.api.document import kinds_md
+from stanch.api.generate import files
 from stanch.core.detector import TRANSITIONS, Event, Phase
 from stanch.core.policy import Policy
 from stanch.edge.policy_file import as_yaml
@@ -48,13 +51,22 @@ def policy() -> str:
     return as_yaml(Policy())
 
 
-GENERATED = {"docs/states.md": states, "docs/policy.yaml": policy}
+GENERATED: dict[str, Callable[[], str]] = {
+    "docs/states.md": states,
+    "docs/policy.yaml": policy,
+    "docs/kinds.md": kinds_md,
+}
+
+
+def generated() -> dict[str, str]:
+    """All generated files, by their place in the repository."""
+    return {name: make() for name, make in GENERATED.items()} | files()
 
 
 def main(arguments: list[str]) -> int:
     drifted = []
-    for name, make in GENERATED.items():
-        path, text = TOP / name, make()
+    for name, text in generated().items():
+        path = TOP / name
         if "--check" not in arguments:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:

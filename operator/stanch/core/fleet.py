@@ -23,9 +23,9 @@ class Capability(str, Enum):
 class Way(str, Enum):
     """How the processes of a unit are ended, by what its owners do then."""
 
-    IN_PLACE = "in place"  # one pod, restartPolicy Always, no fixed engine id: the container restarts
-    GROUP = "group"  # one container's restart replaces the whole group (RecreateGroupOnPodRestart)
-    EVICT = "evict"  # several pods that die together, or a pod that a restart would not help
+    IN_PLACE = "InPlace"  # one pod, restartPolicy Always, no fixed engine id: the container restarts
+    GROUP = "Group"  # one container's restart replaces the whole group (RecreateGroupOnPodRestart)
+    EVICT = "Evict"  # several pods that die together, or a pod that a restart would not help
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,44 @@
+"""Names of the group, its kinds, and the annotations that people and the operator use on them and on pods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+GROUP: Final = "stanch.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+CATEGORY: Final = "stanch"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind as the API server knows it."""
+
+    kind: str
+    plural: str
+    short: str
+
+    @property
+    def singular(self) -> str:
+        return self.kind.lower()
+
+    @property
+    def crd(self) -> str:
+        """The name of its CustomResourceDefinition."""
+        return f"{self.plural}.{GROUP}"
+
+
+LEAK_WATCH: Final = Kind("LeakWatch", "leakwatches", "lw")
+LEAK_INCIDENT: Final = Kind("LeakIncident", "leakincidents", "li")
+
+# On a pod, beside those of the kit's contract: the incident that works on it.
+ANNOTATION_INCIDENT: Final = f"{GROUP}/incident"
+# On a LeakIncident: a person lets it act, where the watch's approval is Manual.
+ANNOTATION_APPROVE: Final = f"{GROUP}/approve"
+# On a LeakWatch: any new value closes its breaker.
+ANNOTATION_RESET_BREAKER: Final = f"{GROUP}/reset-breaker"
+
+# In the operator's namespace: data.stop "true" stops all action.
+STOP_CONFIG_MAP: Final = "stanch-stop"
+STOP_KEY: Final = "stop"
