@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_a_repair_goes_on_from_what_the_objects_remember(data: st.DataObject, wo
     for verb, possible in ANSWERS.items():
         world.say[verb] = always(data.draw(st.sampled_from(possible), label=verb.value))
     other = World(
-        {name: replace(sim) for name, sim in world.units.items()},
+        deepcopy(world.units),
         world.limits,
         dict(world.say),
         incidents=dict(world.incidents),
