@@ -106,6 +106,9 @@ def components(place: Place, kube: Kube) -> Mapping[str, list[str]]:
             f"--service-account-private-key-file={pki / 'sa.key'}",
             f"--root-ca-file={pki / 'ca.crt'}",
             "--use-service-account-credentials",
+            # Its own limits of 20 a second are for clusters of many; here they cost seconds of each start.
+            "--kube-api-qps=200",
+            "--kube-api-burst=400",
             "--leader-elect=false",
             "--bind-address=127.0.0.1",
         ],
@@ -189,6 +192,8 @@ def _kubelet(place: Place) -> dict[str, Any]:
         # Images come by hand and cannot be pulled again.
         "imageGCHighThresholdPercent": 100,
         "maxPods": 250,
+        "kubeAPIQPS": 200,
+        "kubeAPIBurst": 400,
         "registryPullQPS": 0,
         "eventRecordQPS": 0,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",

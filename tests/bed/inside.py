@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +54,9 @@ class Node:
         self._spec = spec
         self._kube = Kube(spec.version, Path(spec.programs))
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._deadline = time.monotonic() + START_DEADLINE_SECONDS
+        self._began = time.monotonic()
+        # Seconds from the start to each step's end.
+        self.steps: dict[str, float] = {}
 
     def start(self) -> None:
         """Everything up and the node Ready. Raises BedError, which names the component and its last words."""
@@ -65,6 +67,7 @@ class Node:
         self._until("containerd's answer", lambda: self._ok("ctr", "version"))
         for image in self._spec.images:
             _do("ctr", "-n", "k8s.io", "images", "import", image)
+        self._done("the images")
         self._until("the API server's readiness", lambda: self._ok(*self._kubectl("get", "--raw", "/readyz")))
         for name in commands:
             if name not in first:
@@ -93,9 +96,13 @@ class Node:
             for name, process in self._running.items():
                 if process.poll() is not None:
                     raise BedError(f"{name} ended with exit code {process.returncode}\n{self._tail(name)}")
-            if time.monotonic() > self._deadline:
+            if time.monotonic() > self._began + START_DEADLINE_SECONDS:
                 raise BedError(f"no sign of {what} within {START_DEADLINE_SECONDS:.0f} s")
             time.sleep(0.1)
+        self._done(what)
+
+    def _done(self, what: str) -> None:
+        self.steps[what] = round(time.monotonic() - self._began, 1)
 
     def _ok(self, *command: str) -> bool:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -148,8 +155,6 @@ def _report(place: Place, what: str) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     place = Place.of(Path(arguments[0]).name)
-    began = time.monotonic()
-    took: Mapping[str, float] = {}
     try:
         if os.getpid() != 1:
             raise BedError("this is started by `python -m tests.bed up` in namespaces of its own")
@@ -157,12 +162,11 @@ def main(arguments: Sequence[str]) -> None:
         network()
         node = Node(place, Spec.read(place))
         node.start()
-        took = {"seconds": round(time.monotonic() - began, 1)}
     except Exception as error:
         _report(place, str(error) if isinstance(error, BedError) else repr(error))
         raise
     part = place.ready.with_suffix(".part")
-    part.write_text(json.dumps(took))
+    part.write_text(json.dumps(node.steps))
     part.rename(place.ready)
     node.watch()
 

@@ -79,7 +79,7 @@ class Place:
 
     @property
     def ready(self) -> Path:
-        """There once the node is Ready: seconds that each step took."""
+        """There once the node is Ready: seconds from the start to the end of each step."""
         return self.state / "ready.json"
 
     @property
