@@ -132,8 +132,10 @@ class Remediation(Model):
 
     rules: ClassVar = (
         Rule(
-            "type(self.maxUnavailable) == int ? self.maxUnavailable >= 1 : "
-            "self.maxUnavailable.matches('^(100|[1-9][0-9]?)%$')",
+            # The server judges the default of the whole object, {}, before it fills in those of its fields.
+            "!has(self.maxUnavailable) || "
+            "(type(self.maxUnavailable) == int ? self.maxUnavailable >= 1 : "
+            "self.maxUnavailable.matches('^(100|[1-9][0-9]?)%$'))",
             "maxUnavailable must be a number of at least 1, or a percentage from 1% to 100%",
             lambda it: _is_amount(it.max_unavailable),
             ".maxUnavailable",
