@@ -197,9 +197,8 @@ def recurred(scene: Scene, incident: Incident) -> Incident | None:
     since = scene.now - scene.limits.breaker_window_seconds
     healed = [
         old
-        for old in scene.history.incidents
-        if old.unit == incident.unit
-        and old.name != incident.name
+        for old in scene.past.get(incident.unit, ())
+        if old.name != incident.name
         and old.ending is Ending.RESOLVED
         and old.ended is not None
         and since < old.ended <= incident.created

@@ -71,7 +71,7 @@ def peers(scene: Scene, unit: Unit, incident: Incident) -> Why | None:
     signature = incident.evidence.signature
     if unit.role is Role.PREFILL and signature is not Signature.NO_PROGRESS:
         for key in unit.peers:
-            other = scene.fleet.unit(key)
+            other = scene.units.get(key)
             patient = scene.at_work.get(key)
             if other is not None and (scene.faults(other) or (patient is not None and patient.open)):
                 return (

@@ -82,7 +82,7 @@ def _suspect(scene: Scene, unit: Unit, verdict: Verdict) -> None:
 
 def _settled_already(scene: Scene, unit: Unit, verdict: Verdict) -> Incident | None:
     """The incident that has said all there is to say of this container run."""
-    for old in scene.history.incidents:
+    for old in scene.past.get(unit.key, ()):
         if old.open or not _same_run(old, unit):
             continue
         if old.ending is Ending.ESCALATED:
@@ -113,7 +113,7 @@ def _incident(
     scene: Scene, unit: Unit, verdict: Verdict, engines: tuple[str, ...], said: list[Confirmation]
 ) -> Incident:
     pod, now = unit.lead, scene.now
-    known = [i.episode for i in scene.history.incidents if _same_run(i, unit)]
+    known = [i.episode for i in scene.past.get(unit.key, ()) if _same_run(i, unit)]
     episode = max(known, default=0) + 1
     evidence = Evidence(
         _named(verdict),
@@ -144,7 +144,7 @@ def _incident(
 def adopted(scene: Scene, incident: Incident, unit: Unit) -> Incident:
     """A person's or an alert's incident, or one whose status was never written, at its first turn."""
     pod = unit.lead
-    known = [i.episode for i in scene.history.incidents if _same_run(i, unit)]
+    known = [i.episode for i in scene.past.get(unit.key, ()) if _same_run(i, unit)]
     verdict = scene.worst(unit)
     shown = verdict if verdict is not None and verdict.state in (State.FAULT, State.SUSPECT) else None
     return replace(

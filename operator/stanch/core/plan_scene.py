@@ -30,6 +30,11 @@ class Scene:
         self.fleet, self.limits, self.now, self.ledger = fleet, limits, now, ledger
         self.verdicts: Mapping[str, Verdict] = {verdict.engine: verdict for verdict in verdicts}
         self.history = history
+        self.units: Mapping[str, Unit] = {unit.key: unit for unit in fleet.units}
+        self.past: dict[str, list[Incident]] = {}  # incidents by unit
+        for incident in history.incidents:
+            self.past.setdefault(incident.unit, []).append(incident)
+        self._frozen: dict[str, bool] = {}
         self.outcomes: Mapping[str, Outcome] = {o.key: o for o in sorted(history.outcomes, key=lambda o: o.t)}
         self.at_work: Mapping[str, Incident] = {i.unit: i for i in history.incidents if i.open and i.steps}
         self.blind_fleet = self._blind_fleet()
@@ -96,9 +101,12 @@ class Scene:
 
     def frozen(self, key: str) -> bool:
         """Whether that unit cannot answer a transfer now, yet may come back by itself or by our repair."""
-        unit = self.fleet.unit(key)
-        if unit is None:
-            return False
+        if key not in self._frozen:
+            unit = self.units.get(key)
+            self._frozen[key] = unit is not None and self._is_frozen(unit)
+        return self._frozen[key]
+
+    def _is_frozen(self, unit: Unit) -> bool:
         stuck = any(
             verdict.state is State.BLIND
             or (verdict.state is State.FAULT and verdict.signature is Signature.NO_PROGRESS)
@@ -107,7 +115,7 @@ class Scene:
         return stuck or not unit.available
 
     def live_peers(self, unit: Unit) -> tuple[str, ...]:
-        return tuple(key for key in unit.peers if self.fleet.unit(key) is not None and not self.frozen(key))
+        return tuple(key for key in unit.peers if key in self.units and not self.frozen(key))
 
     def wait(
         self,

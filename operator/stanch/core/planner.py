@@ -99,7 +99,7 @@ def sweep(fleet: Fleet, open_incidents: Iterable[str]) -> tuple[Action, ...]:
 
 def _unit_of(scene: Scene, incident: Incident) -> Unit | None:
     if incident.unit:
-        return scene.fleet.unit(incident.unit)
+        return scene.units.get(incident.unit)
     for unit in scene.fleet.units:
         for pod in unit.pods:
             if pod.name == incident.pod_name and incident.pod_uid in ("", pod.uid):
