@@ -119,7 +119,7 @@ def made(name: str, recipe: str, make: Callable[[Path], None]) -> Path:
     final, part = cache() / full, cache() / f".part-{full}"
     if final.is_dir():
         return final
-    with _lock():
+    with _lock(name):
         if final.is_dir():
             return final
         shutil.rmtree(part, ignore_errors=True)
@@ -136,9 +136,9 @@ def made(name: str, recipe: str, make: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
-    """One builder at a time; the kernel lifts the lock of one that dies."""
+def _lock(name: str) -> Iterator[None]:
+    """One builder of a thing at a time; the kernel lifts the lock of one that dies."""
     cache().mkdir(parents=True, exist_ok=True)
-    with (cache() / ".lock").open("w") as handle:
+    with (cache() / f".{name}.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -29,6 +29,7 @@ from tests.bed.build import made
 from tests.bed.place import REPOSITORY, BedError
 
 ENGINE_NAME = "stanch.test/engine"
+HOST_IMAGE = "stanch.test/host:1"
 _SITE = Path("opt/site-packages")
 _CODE = Path("opt/stanch")
 _LIBRARY = re.compile(r"(?:=>\s+)?(/\S+)\s+\(0x")
@@ -60,6 +61,17 @@ def engine(archive: Path) -> Image:
     environment = {"PATH": path, "PYTHONPATH": f"/{_CODE}:/{_SITE}", "PYTHONUNBUFFERED": "1"}
     write(archive, found.name, [_base(), _code()], ["python3"], environment)
     return found
+
+
+def host(archive: Path) -> Image:
+    """Write an image of next to nothing, for containers that mount the node's own /usr: see vllm.py."""
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        _skeleton(root)
+        for link in ("bin", "lib", "lib64", "sbin"):
+            (root / link).symlink_to(f"usr/{link}")
+        write(archive, HOST_IMAGE, [_tar(root)], [], {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin"})
+    return Image(HOST_IMAGE, archive)
 
 
 def engine_name() -> str:
@@ -133,10 +145,8 @@ def _make_base(part: Path) -> None:
     root = part / "root"
     python = Path(sys.executable).resolve()
     standard = Path(sysconfig.get_path("stdlib"))
-    for directory in ("tmp", "etc", "proc", "sys", "dev", str(_SITE), str(_CODE)):
-        (root / directory).mkdir(parents=True)
-    (root / "tmp").chmod(0o1777)
-    (root / "etc/passwd").write_text("root:x:0:0:root:/:/none\nnobody:x:65534:65534:nobody:/:/none\n")
+    root.mkdir()
+    _skeleton(root)
     # At the paths that they have here: an interpreter finds its library by its own place.
     _copy_tree(standard, root / standard.relative_to("/"))
     for path in _distribution_files("aiohttp"):
@@ -156,6 +166,14 @@ def _make_base(part: Path) -> None:
     _compile(root)
     part.joinpath("layer.tar").write_bytes(_tar(root))
     shutil.rmtree(root)
+
+
+def _skeleton(root: Path) -> None:
+    """What every container expects to find."""
+    for directory in ("tmp", "etc", "proc", "sys", "dev"):
+        (root / directory).mkdir()
+    (root / "tmp").chmod(0o1777)
+    (root / "etc/passwd").write_text("root:x:0:0:root:/:/none\nnobody:x:65534:65534:nobody:/:/none\n")
 
 
 def _code() -> bytes:

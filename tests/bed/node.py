@@ -85,7 +85,8 @@ def _start(place: Place, kube: build.Kube) -> None:
     config.write(place)
     pause = place.state / "pause.tar"
     image.write(pause, config.PAUSE_IMAGE, [image.files({"pause": kube.program("pause")})], ["/pause"])
-    archives = [str(pause), str(image.engine(place.state / "engine.tar").archive)]
+    others = [image.host(place.state / "host.tar"), image.engine(place.state / "engine.tar")]
+    archives = [str(pause), *(str(one.archive) for one in others)]
     spec = {"version": kube.version, "programs": str(kube.programs), "images": archives}
     place.spec.write_text(json.dumps(spec))
     host.make_cgroups(place)

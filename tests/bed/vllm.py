@@ -1,0 +1,150 @@
+"""Pods of real vLLM engines on the CPU, in the bed only.
+
+No image holds them: a container gets the machine's own /usr, this Python, the installed engines and this
+checkout, all read-only from the node, over an image of a few links. So a pod starts as fast as a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stanch_connector.contract import DEFAULT_ANNOTATIONS, ROUTE_READY
+from tests.bed import manifests
+from tests.bed.image import HOST_IMAGE
+from tests.bed.manifests import PORT, Object, Role
+from tests.bed.place import REPOSITORY, BedError
+from tests.engine import install
+from tests.engine.client import MODEL_NAME
+from tests.engine.kit import MIDDLEWARE, kit_path
+from tests.engine.model import write_model
+
+
+@dataclass(frozen=True, slots=True)
+class Vllm:
+    """One installed version, and a directory with the model and the kit's metadata that its pods share."""
+
+    installed: install.Installed
+    model: Path
+    kit: tuple[Path, ...]
+    directory: Path
+
+    @classmethod
+    def prepare(cls, directory: Path, version: str = install.BASE_VERSION) -> Vllm:
+        """Write the files below `directory`. Raises BedError where that version is not installed."""
+        found = install.locate(version)
+        if found is None:
+            raise BedError(f"vLLM {version} is not installed; run `make engines`")
+        model = write_model(directory / "model")
+        return cls(found, model, tuple(kit_path(directory / "kit")), directory)
+
+    def pod(
+        self, name: str, role: Role, inject: bool = False, fixed: bool = False, arguments: Sequence[str] = ()
+    ) -> Object:
+        """One engine with the kit: 100 usable blocks of 32 tokens. inject: the test's own way to leak;
+        fixed: Stanch's connector. arguments: more of vLLM's own."""
+        container: Object = {
+            "name": "vllm",
+            "image": HOST_IMAGE,
+            "imagePullPolicy": "Never",
+            "command": [*self._command(role, inject, fixed), *arguments],
+            "env": [
+                *_addresses(),
+                *({"name": key, "value": value} for key, value in self._settings().items()),
+            ],
+            "ports": [{"name": "http", "containerPort": PORT}],
+            "startupProbe": {**_probe("/health"), "failureThreshold": 300},
+            "readinessProbe": {**_probe(ROUTE_READY), "failureThreshold": 1},
+        }
+        directory, _, file = DEFAULT_ANNOTATIONS.rpartition("/")
+        items = [{"path": file, "fieldRef": {"fieldPath": "metadata.annotations"}}]
+        volumes: list[Object] = [
+            {"name": "podinfo", "downwardAPI": {"items": items}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ]
+        mounts: list[Object] = [
+            {"name": "podinfo", "mountPath": directory, "readOnly": True},
+            {"name": "shm", "mountPath": "/dev/shm"},
+        ]
+        for number, path in enumerate(self._paths()):
+            volumes.append({"name": f"host-{number}", "hostPath": {"path": path}})
+            mounts.append({"name": f"host-{number}", "mountPath": path, "readOnly": True})
+        container["volumeMounts"] = mounts
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "labels": {"app": manifests.APP, "role": role}},
+            "spec": {
+                "containers": [container],
+                "volumes": volumes,
+                "terminationGracePeriodSeconds": 5,
+                "enableServiceLinks": False,
+            },
+        }
+
+    def _paths(self) -> list[str]:
+        """What of the node a container sees."""
+        prefix = Path(sys.base_prefix)
+        paths = [Path("/usr"), install.cache_directory(), REPOSITORY, self.directory]
+        return [str(path) for path in [*paths, *([] if prefix.is_relative_to("/usr") else [prefix])]]
+
+    def _command(self, role: Role, inject: bool, fixed: bool) -> list[str]:
+        transfer: dict[str, Any] = {
+            "kv_connector": "NixlConnector",
+            "kv_role": "kv_producer" if role == "prefill" else "kv_consumer",
+            "kv_buffer_device": "cpu",
+        }
+        if inject:
+            transfer["kv_connector"] = "StanchFixedInjector" if fixed else "StanchInjector"
+            transfer["kv_connector_module_path"] = "tests.engine.injector"
+        elif fixed:
+            transfer["kv_connector"] = "StanchNixlConnector"
+            transfer["kv_connector_module_path"] = "stanch_connector.connector"
+        sizes = [
+            "--max-model-len=512",
+            "--max-num-seqs=16",
+            "--block-size=32",
+            "--num-gpu-blocks-override=101",
+        ]
+        return [
+            *[str(self.installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(self.model)],
+            *[f"--served-model-name={MODEL_NAME}", "--host=0.0.0.0", f"--port={PORT}"],
+            *["--disable-uvicorn-access-log", "--load-format=dummy", "--enforce-eager", *sizes],
+            *["--kv-transfer-config", json.dumps(transfer), *MIDDLEWARE],
+        ]
+
+    def _settings(self) -> dict[str, str]:
+        inside = REPOSITORY / "tests/engine/inside"
+        path = [inside, *self.installed.python_path, *self.kit, REPOSITORY]
+        return {
+            "PYTHONPATH": os.pathsep.join(str(one) for one in path),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HOME": "/tmp",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": "1",
+            "UCX_TLS": "tcp",
+            "UCX_NET_DEVICES": "eth0",
+            "STANCH_BED_NIXL_DELAY_US": "1000",
+            "STANCH_BED_YIELD_US": "200",
+        }
+
+
+def _addresses() -> list[Object]:
+    """NIXL's side channel is told to peers as an address: the pod's."""
+    address = {"fieldRef": {"fieldPath": "status.podIP"}}
+    return [
+        {"name": "POD_IP", "valueFrom": address},
+        {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "value": "$(POD_IP)"},
+    ]
+
+
+def _probe(path: str) -> Object:
+    return {"httpGet": {"path": path, "port": PORT}, "periodSeconds": 1, "timeoutSeconds": 2}
