@@ -8,9 +8,9 @@ at once:
                                    was let through; without them a drain cannot tell that it is done, and a
                                    restart waits for its deadline
     state(), outcomes(), command() for ROUTE_STATE and ROUTE_COMMAND
-For the plugin: `releaser = f`, f(order, report) begins a release and returns at once; report(outcome) may
-come later from any thread, and more than once ("running", then the end). Until it is set, releases are
-refused ("not built yet"). For the watcher: `read`, `turn`, `restart_failed`.
+From the middleware: `releaser = f`, f(order, report) begins a release and returns at once; report(outcome)
+may come later from any thread, and more than once ("running", then the end). Without it releases are refused.
+For the watcher: `read`, `turn`, `restart_failed`.
 
 The lock is held for the length of a few assignments, never while anything of the engine runs.
 """
@@ -253,7 +253,7 @@ class Gate:
     def _release(self, order: Order) -> None:
         releaser = self.releaser
         if releaser is None:
-            self.report({"id": order.id, "state": "refused", "reason": "not built yet"})
+            self.report({"id": order.id, "state": "refused", "reason": "nothing here carries out releases"})
             return
         try:
             releaser(order, self.report)

@@ -16,6 +16,7 @@ from stanch_connector.apiserver.ask import NoEngineError
 from stanch_connector.apiserver.boot import boot_id
 from stanch_connector.apiserver.control import Control, load_control
 from stanch_connector.apiserver.metrics import Metrics
+from stanch_connector.apiserver.releasing import Releasing
 from stanch_connector.apiserver.routes import Routes, engine_core_of
 from stanch_connector.engine.guard import Guard
 
@@ -39,8 +40,11 @@ class StanchMiddleware:
         self._control = control if control is not None else load_control(identity, self._guard)
         self._metrics = Metrics()
         self._routes = Routes(identity, self._control, self._guard)
+        self._releasing = Releasing(self._guard)
+        self._control.releaser = self._releasing.begin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._meet(scope)
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -64,6 +68,12 @@ class StanchMiddleware:
             await self.app(scope, receive, send)
         finally:
             self._tell("closed")
+
+    def _meet(self, scope: Scope) -> None:
+        try:
+            self._releasing.meet(scope)
+        except Exception as error:
+            self._guard.failed("releasing.meet", error)
 
     async def _refresh_metrics(self, scope: Scope) -> None:
         if self._guard.disabled is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,7 +121,11 @@ def _merge(body: contract.KitState, said: ask.Answers, guards: list[Guard]) -> N
             errors[hook] = errors.get(hook, 0) + count
     worst = ("unpatched", "off", "active", "not-needed")
     fixes: list[tuple[int, str, str]] = []
+    releases, refusals, hits = Counter[str](), Counter[str](), 0
     for reply in said.answers.values():
+        releases.update(reply.get("releases", {}))
+        refusals.update(reply.get("refusals", {}))
+        hits += reply.get("fixHits", 0)
         for hook, count in reply.get("errors", {}).items():
             errors[hook] = errors.get(hook, 0) + count
         disabled = disabled or reply.get("disabled")
@@ -132,6 +137,8 @@ def _merge(body: contract.KitState, said: ask.Answers, guards: list[Guard]) -> N
         _, fix, reason = min(fixes)
         body["fix"] = fix  # type: ignore[typeddict-item]
         body["fixReason"] = reason
+    if said.answers:
+        body["fixHits"], body["releases"], body["refusals"] = hits, dict(releases), dict(refusals)
     body["errors"] = errors
     body["disabled"] = disabled
 
