@@ -74,6 +74,8 @@ class StanchMiddleware:
             self._releasing.meet(scope)
         except Exception as error:
             self._guard.failed("releasing.meet", error)
+        else:
+            self._guard.worked("releasing.meet")
 
     async def _refresh_metrics(self, scope: Scope) -> None:
         if self._guard.disabled is not None:
@@ -92,26 +94,32 @@ class StanchMiddleware:
     def _is_work(self, path: str) -> bool:
         """Whether a drain waits for it: no probe, no metrics page, nothing of the kit's."""
         try:
-            return not drain.passes(path, None, "")
+            work = not drain.passes(path, None, "")
         except Exception as error:
             self._guard.failed("drain.passes", error)
             return False
+        self._guard.worked("drain.passes")
+        return work
 
     def _turned_away(self, path: str, scope: Scope) -> str | None:
         if self._guard.disabled is not None:
             return None
         try:
             request_id = header(scope, b"x-request-id")
-            return self._control.turns_away(path, request_id.decode("latin-1") if request_id else None)
+            reason = self._control.turns_away(path, request_id.decode("latin-1") if request_id else None)
         except Exception as error:
             self._guard.failed("control.turns_away", error)
             return None
+        self._guard.worked("control.turns_away")
+        return reason
 
     def _tell(self, what: str) -> None:
         try:
             getattr(self._control, what)()
         except Exception as error:
             self._guard.failed(f"control.{what}", error)
+        else:
+            self._guard.worked(f"control.{what}")
 
     async def _serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -119,6 +127,8 @@ class StanchMiddleware:
         except Exception as error:
             self._guard.failed("route", error)
             status, body = 500, {"error": f"the kit failed: {type(error).__name__}"}
+        else:
+            self._guard.worked("route")
         await _respond(send, status, body)
 
     async def _answer(self, path: str, scope: Scope, receive: Receive) -> tuple[int, Mapping[str, Any]]:

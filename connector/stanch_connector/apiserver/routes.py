@@ -68,6 +68,8 @@ class Routes:
             body.update(self.control.state())
         except Exception as error:
             self.guard.failed("control.state", error)
+        else:
+            self.guard.worked("control.state")
         body["ready"] = await self.why_not_ready(app_state) is None
         try:
             said = await self.ranks.ask(engine_core_of(app_state), "state", STATE_DEADLINE_SECONDS)
@@ -91,6 +93,8 @@ class Routes:
         except Exception as error:
             self.guard.failed("control.not_ready", error)
             reason = None
+        else:
+            self.guard.worked("control.not_ready")
         if reason is not None:
             return reason
         check = getattr(getattr(app_state, "engine_client", None), "check_health", None)
