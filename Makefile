@@ -1,7 +1,7 @@
 # One word per job. Every target brings its own environment (.venv, from the lock).
 PYTHON ?= python3
 PY := .venv/bin/python
-.PHONY: picture setup demo test verify fmt test-engines test-all engines bench lock clean
+.PHONY: picture setup demo test test-pythons verify fmt test-engines test-all engines bench lock clean
 
 setup: .venv/.done
 
@@ -17,6 +17,10 @@ demo: setup
 
 test: setup
 	$(PY) -m pytest -m unit
+
+# The kit under the other Pythons of engine images, as far as this machine has them.
+test-pythons: setup
+	$(PY) -m tests.connector.pythons
 
 verify: setup
 	.venv/bin/ruff format --check .
@@ -35,6 +39,7 @@ picture: setup
 
 engines: setup
 	$(PY) -m tests.engine.install
+	$(PY) -m tests.connector.conformance.sources
 
 test-engines: engines
 	$(PY) -m pytest -m engine
