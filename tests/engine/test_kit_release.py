@@ -68,6 +68,14 @@ class Pair:
         listed = {one["id"]: one["schedulerId"] for one in ask(self.decode).entries()}
         return [listed[one] for one in ids]
 
+    def orphan(self, seed: int, mark: str = MUTE) -> str:
+        """The id of a stuck request whose client has gone."""
+        name, pending = self.request(seed, mark)
+        until(lambda: name in {one["id"] for one in ask(self.decode).stuck()}, "it is parked")
+        pending.give_up()
+        self.parked([name])
+        return name
+
     def parked(self, ids: list[str]) -> None:
         """Wait until they are in the list as stuck, and every rank has said how far they are."""
 
@@ -126,9 +134,10 @@ def test_exactly_the_stuck_ones_while_others_run(pair: Pair) -> None:
     with Traffic(pair.prefill.url, pair.decode.url, pause_s=0.05, tokens=40) as traffic:
         stuck = {seed: pair.request(seed, SAME) for seed in (1, 2, 3)}
         ids = [name for name, _ in stuck.values()]
+        pair.parked(ids)
         for seed in (1, 2):
             stuck[seed][1].give_up()
-        pair.parked(ids)
+        until(lambda: sum(one["clientGone"] for one in ask(pair.decode).stuck()) == 2, "two clients are gone")
         before = {one["id"]: one for one in ask(pair.decode).stuck() if one["id"] in ids}
         assert [before[one]["way"] for one in ids] == ["freed", "freed", "completed"]
         assert all(one["releasable"] and one["refusal"] is None for one in before.values())
@@ -160,9 +169,8 @@ def test_exactly_the_stuck_ones_while_others_run(pair: Pair) -> None:
 def test_one_whose_reads_are_done_gets_an_error(pair: Pair) -> None:
     expected = pair.tokens(11)
     name, waiting = pair.request(11, MUTE)
-    gone_name, gone = pair.request(12, MUTE)
-    gone.give_up()
-    pair.parked([name, gone_name])
+    gone_name = pair.orphan(12)
+    pair.parked([name])
     by_id = {one["id"]: one["way"] for one in ask(pair.decode).stuck()}
     assert by_id == {name: "failed", gone_name: "freed"}
     done = pair.command({"olderThanSeconds": 0.5})
@@ -176,9 +184,7 @@ def test_one_whose_reads_are_done_gets_an_error(pair: Pair) -> None:
 
 def test_a_late_report_is_dropped(pair: Pair, bed: Bed) -> None:
     late = bed.directory / "late"
-    name, pending = pair.request(21, LATE)
-    pending.give_up()
-    pair.parked([name])
+    name = pair.orphan(21, LATE)
     assert pair.command({"ids": [name]})["state"] == "done"
     until(lambda: pair.decode.metric(USAGE) == 0, "its blocks are free")
     late.touch()
@@ -232,9 +238,7 @@ def test_a_frozen_peer_is_waited_for(pair: Pair) -> None:
 
 
 def test_released_twice_at_once(pair: Pair) -> None:
-    name, pending = pair.request(61, MUTE)
-    pending.give_up()
-    pair.parked([name])
+    name = pair.orphan(61)
     state = ask(pair.decode, "state").body
     bodies = [
         {"id": f"twin-{one}", "verb": "release", "args": {"ids": [name]}, "bootId": state["bootId"]}
@@ -256,9 +260,7 @@ def test_released_twice_at_once(pair: Pair) -> None:
 
 def test_during_shutdown(pair: Pair) -> None:
     """The last one: it ends the engine, which must go as it does without a release."""
-    name, pending = pair.request(71, MUTE)
-    pending.give_up()
-    pair.parked([name])
+    pair.orphan(71)
     boot_id = ask(pair.decode, "state").body["bootId"]
     pair.shut_down = True
     pair.decode.ask_to_end()
