@@ -107,7 +107,7 @@ async def run(
     members = fleet.engines
     watched = [Watched(Target(m.name, m.url), Role(m.role), policy, _DEPLOYMENT) for m in members]
     async with watching(watched, policy) as live, aiohttp.ClientSession() as session:
-        await live.learn_versions()
+        await live.learn()
         async with following(live, out, [m.name for m in members], fleet.traffic) as board:
             repair = Repair(fleet, policy, board, session, limits or Limits(), out.say)
             return await _play(repair, out, random.Random(f"{seed}/story"))
