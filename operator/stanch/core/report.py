@@ -105,7 +105,7 @@ def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
         cap = Cap.ROLE_UNKNOWN  # asked for at once, not only when the hold has passed
     if cap is not None:
         text += f"; {_CAPS[cap]}"
-    if verdict.signature is Signature.DEFERRED_STALL:
+    if verdict.signature is Signature.DEFERRED_STALL and verdict.stuck is None:
         text += f"; {_OTHER_CAUSES}"
     if verdict.confirmation is Answer.CONFIRMED:
         text += f"; confirmed: {verdict.cause}" if verdict.cause else "; confirmed by the engine"

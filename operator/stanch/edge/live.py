@@ -17,13 +17,11 @@ from stanch.core.policy import PIN_MARGIN_SECONDS, Policy, lease_of_version
 from stanch.core.sample import Role, Sample
 from stanch.core.turn import Fleet, Reading, turn
 from stanch.core.verdict import State, Verdict
-from stanch.edge import engine
+from stanch.edge import client, engine
 from stanch.edge.asking import Asking, Judged, label_of
-from stanch.edge.fetch import HEADERS
 from stanch.edge.kit import Key, no_key
 from stanch.edge.kits import Kits
 from stanch.edge.reading import role_evidence
-from stanch.edge.resolver import Resolver
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.targets import Watched
 
@@ -282,15 +280,7 @@ async def watching(watched: Sequence[Watched], policy: Policy, key: Key = no_key
     async with AsyncExitStack() as stack:
         targets = [one.target for one in watched]
         scraper = await stack.enter_async_context(Scraper(targets, policy.interval_seconds, clock=clock))
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, resolver=Resolver()),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers=HEADERS,
-                auto_decompress=False,
-                trust_env=False,
-            )
-        )
+        session = await stack.enter_async_context(client.session())
         live = Live(watched, scraper, session, policy, clock, key)
         stack.push_async_callback(live.close)
         yield live

@@ -38,6 +38,20 @@ def console() -> Console:
     return Console(soft_wrap=plain, highlight=False, no_color=plain or None, markup=False)
 
 
+def print_table(view: Table | None, end: str) -> None:
+    """A table and a line below it; as wide as it needs to be where standard output is no terminal."""
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    screen = console()
+    if view is not None:
+        # Folded lines are for eyes: a pipe gets one line a row.
+        wide = Measurement.get(screen, screen.options.update(max_width=10_000), view).maximum
+        width = None if sys.stdout.isatty() else wide
+        screen.print(view, width=width, crop=False, soft_wrap=False)
+    screen.print(Text(end))
+
+
 def json_line(data: dict[str, object]) -> None:
     # ASCII: an object stays one whatever the encoding of standard output.
     sys.stdout.write(json.dumps(data, allow_nan=False) + "\n")

@@ -155,6 +155,18 @@ def make_policy(
     return policy
 
 
+def server(url: str) -> tuple[str, str]:
+    """(the server's URL without a path of metrics, the same as it may be shown). Raises UsageError."""
+    from stanch.core.policy import Policy
+    from stanch.edge.targets import TargetError, from_url
+
+    try:
+        watched = from_url(url, None, Policy())
+    except TargetError as error:
+        raise click.UsageError(str(error)) from None
+    return watched.base, watched.target.shown
+
+
 def key_reader(path: Path | None, what: str = "API key") -> Callable[[], str | None]:
     """Reads the secret in that file, anew at each call, because it may rotate; it is never printed.
 

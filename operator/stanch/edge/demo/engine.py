@@ -25,6 +25,7 @@ from typing import Any
 from aiohttp import web
 
 from stanch.edge.demo.enginecore import EngineCore, TransferError
+from stanch.edge.demo.kit import About, Kit
 from stanch.edge.demo.page import CONTENT_TYPE, Page
 from stanch.edge.demo.process import serve
 from stanch.edge.demo.scheduler import Ask, Phase, Remote, Scheduler
@@ -73,6 +74,10 @@ class Settings:
     lease_seconds: float
     seed: int
     leash: bool
+    kit: bool
+    api_key: str | None
+    token_file: str | None
+    annotations: str | None
 
 
 class Engine:
@@ -95,6 +100,15 @@ class Engine:
         )
         self.core = EngineCore(self.scheduler, self.page, f"{settings.seed}/{settings.name}/transfers")
         self._random = random.Random(f"{settings.seed}/{settings.name}/words")
+        about = About(
+            VERSION,
+            settings.role,
+            settings.lease_seconds,
+            settings.api_key,
+            settings.token_file,
+            settings.annotations,
+        )
+        self.kit = Kit(self.core, about) if settings.kit else None
 
     async def completion(self, request: web.Request) -> web.Response:
         """POST /v1/completions, not streamed."""
@@ -221,8 +235,11 @@ class Engine:
 
     def application(self) -> web.Application:
         """The routes; the engine's core lives as long as the application."""
-        app = web.Application(middlewares=[self.counted])
+        app = web.Application(middlewares=[*([self.kit.guarded] if self.kit else []), self.counted])
         app.cleanup_ctx.append(self.core.run)
+        if self.kit is not None:
+            app.cleanup_ctx.append(self.kit.run)
+            app.add_routes(self.kit.routes())
         model = {"id": self.settings.model, "object": "model", "created": int(self._started)}
         served = {**model, "owned_by": "vllm", "root": self.settings.model, "max_model_len": MAX_MODEL_LEN}
         app.add_routes(
@@ -270,6 +287,10 @@ def settings_from(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--block-tokens", type=int, default=32)
     parser.add_argument("--lease-seconds", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-kit", dest="kit", action="store_false", help="an engine without the kit")
+    parser.add_argument("--api-key", help="as vLLM's; for /v1 and the kit's list")
+    parser.add_argument("--token-file", help="the kit takes commands by POST with the token in it")
+    parser.add_argument("--annotations", help="the file that a downward-API volume would show")
     parser.add_argument("--leash", action="store_true", help="end when standard input ends")
     return Settings(**vars(parser.parse_args(arguments)))
 
