@@ -92,7 +92,9 @@ def opened(requirement: str, seconds: float) -> Iterator[tuple[zipfile.ZipFile, 
 def _address(requirement: str, seconds: float) -> str:
     with tempfile.TemporaryDirectory(prefix="stanch-wheel-") as scratch:
         report = Path(scratch) / "report.json"
-        resolve = ["install", "--dry-run", "--ignore-installed", "--report", str(report)]
+        # fast-deps: an index that does not serve metadata apart from the wheel is asked for it by range.
+        resolve = ["install", "--dry-run", "--ignore-installed", "--use-feature=fast-deps"]
+        resolve += ["--report", str(report)]
         _pip([*resolve, *CHOICE, requirement], seconds, "")
         return str(json.loads(report.read_text())["install"][0]["download_info"]["url"])
 
