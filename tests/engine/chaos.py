@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.engine.bed import REPOSITORY
@@ -32,23 +31,15 @@ class Chaos:
         self._round = 0
         self.order([])
 
-    def order(self, points: list[str] | str, times: int | None = 1) -> int:
-        """From now on these raise ("all": whatever is of the kit), each so often per process; the round's
-        number."""
+    def order(self, points: list[str] | str, times: int | None = 1, but: Sequence[str] = ()) -> int:
+        """From now on these raise ("all": whatever is of the kit, but for some), each so often per process;
+        the round's number."""
         self._round += 1
         new = self.directory / "new"
-        new.write_text(json.dumps({"round": self._round, "points": points, "times": times}))
+        said = {"round": self._round, "points": points, "times": times, "but": list(but)}
+        new.write_text(json.dumps(said))
         new.replace(self.directory / "control")
         return self._round
-
-    @contextmanager
-    def raising(self, points: list[str] | str, times: int | None = 1) -> Iterator[int]:
-        """For the length of a block; the round's number."""
-        number = self.order(points, times)
-        try:
-            yield number
-        finally:
-            self.order([])
 
     def seen(self, number: int) -> set[str]:
         """The points that were reached in that round, in any process."""

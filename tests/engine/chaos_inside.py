@@ -10,8 +10,9 @@ The second kind is found by shape: a function of ours with an argument `hook` or
 `call` or `work` runs the latter under the former. A hook that is added later is found with it.
 
 The directory in STANCH_CHAOS holds `control`, JSON that names what raises: {"round": n, "points": [...] or
-"all", "times": how often in each process, null for ever}. Each process writes `seen-PID` and `raised-PID`
-there, a line "ROUND POINT" for the first call of a point in a round, and for each raise.
+"all", "but": [beginnings of what "all" leaves out], "times": how often in each process, null for ever}. Each
+process writes `seen-PID` and `raised-PID` there, a line "ROUND POINT" for the first call of a point in a
+round, and for each raise.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Control:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._stamp: tuple[int, int] | None = None
-        self._said: dict[str, Any] = {"round": 0, "points": []}
+        self._said: dict[str, Any] = {"round": 0, "points": [], "times": 0}
         self._seen: set[str] = set()
         self._raised: Counter[str] = Counter()
 
@@ -54,8 +55,10 @@ class Control:
         if point not in self._seen:
             self._seen.add(point)
             self._note("seen", point)
-        points, times = self._said["points"], self._said.get("times")
-        if (points == "all" or point in points) and (times is None or self._raised[point] < times):
+        points, times = self._said["points"], self._said["times"]
+        but = tuple(self._said["but"])
+        meant = not point.startswith(but) if points == "all" else point in points
+        if meant and (times is None or self._raised[point] < times):
             self._raised[point] += 1
             self._note("raised", point)
             raise ChaosError(point)
