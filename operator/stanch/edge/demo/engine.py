@@ -288,7 +288,7 @@ def settings_from(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--lease-seconds", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-kit", dest="kit", action="store_false", help="an engine without the kit")
-    parser.add_argument("--api-key", help="as vLLM's; for /v1 and the kit's list")
+    parser.add_argument("--api-key", help="as vLLM's, for /v1 and the list; with the kit only")
     parser.add_argument("--token-file", help="the kit takes commands by POST with the token in it")
     parser.add_argument("--annotations", help="the file that a downward-API volume would show")
     parser.add_argument("--leash", action="store_true", help="end when standard input ends")
