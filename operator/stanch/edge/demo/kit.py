@@ -201,7 +201,6 @@ class Kit:
             status=request.phase.value,
             parked=request.phase in (Phase.PARKED, Phase.ORPHAN),
             ended=request.phase in (Phase.ORPHAN, Phase.LEASED),
-            awaited=True,
             awaited=request.ask.id in self._core.said,
             leased=request.phase is Phase.LEASED,
             producer=request.ask.keep,
