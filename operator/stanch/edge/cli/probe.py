@@ -11,7 +11,7 @@ import click
 from stanch.edge.cli.options import Seconds, key_option, key_reader, output_option
 
 if TYPE_CHECKING:
-    from stanch.edge.probe import Probed
+    from stanch.edge.probed import Probed
 
 
 @click.command()
@@ -39,7 +39,8 @@ def probe(
     from stanch.core.policy import Policy
     from stanch.edge import output as out
     from stanch.edge.client import session
-    from stanch.edge.probe import End, Probe
+    from stanch.edge.probe import Probe
+    from stanch.edge.probed import End
     from stanch.edge.targets import TargetError, distinct, from_url
 
     try:
