@@ -14,6 +14,7 @@ same     As park, but the claim is made true first: an unmarked request with the
          group, `([],)`, the form that a really parked request has.
 mute     The worker reads the blocks but its report is lost. This leaks in every version, so it stands for
          the ways into the state that the fix left open. It is what the leak scenarios on 0.32.0 use.
+half     As mute, but only on the ranks after the first.
 late     As mute, but the report comes once the file `stanch_late_file` (kv_connector_extra_config) is there.
 grammar  Compiling the request's grammar takes `stanch_grammar_delay_ms` (kv_connector_extra_config) longer.
 
@@ -32,7 +33,7 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
 
-from tests.engine.marks import GRAMMAR, LATE, MUTE, PARK, SAME
+from tests.engine.marks import GRAMMAR, HALF, LATE, MUTE, PARK, SAME
 
 # Below vLLM's own logger, whose handler it needs.
 logger = logging.getLogger("vllm.bed")
@@ -58,6 +59,7 @@ class Injection:
         self._blocks_by_prompt: dict[tuple[int, ...], list[int]] = {}
         self._copies: list[tuple[int, int]] = []
         extra = vllm_config.kv_transfer_config.get_from_extra_config
+        self._rank = vllm_config.parallel_config.rank
         self._withheld: set[str] = set()
         self._late_file = Path(extra("stanch_late_file", "/nonexistent"))
         self._step_delay_s = int(extra("stanch_step_delay_ms", 0)) / 1000
@@ -112,7 +114,8 @@ class Injection:
 
     def _reported(self, received: set[str]) -> set[str]:
         self._withheld |= {one for one in received if is_marked(one, LATE)}
-        told = {one for one in received if not is_marked(one, MUTE) and not is_marked(one, LATE)}
+        lost = (MUTE, LATE, HALF) if self._rank else (MUTE, LATE)
+        told = {one for one in received if not any(is_marked(one, mark) for mark in lost)}
         if self._withheld and self._late_file.exists():
             logger.warning("reported late: %s", sorted(self._withheld))
             told, self._withheld = told | self._withheld, set()

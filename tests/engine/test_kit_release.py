@@ -6,111 +6,32 @@ prove what a block holds.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from stanch_connector import contract
-from tests.engine.bed import Bed, Engine, Spec, until
-from tests.engine.chaos_bed import Fitted, start
+from tests.engine.bed import Bed, Spec, until
+from tests.engine.chaos_bed import start
 from tests.engine.client import NoAnswerError, Pending, Traffic, complete, pd_request, prefill_only
-from tests.engine.kit import MIDDLEWARE, ask, kit_path
+from tests.engine.kit import ask
 from tests.engine.marks import LATE, MUTE, SAME
 from tests.engine.model import words
 from tests.engine.pair import RUNNING, USAGE
-from tests.engine.weights import NEEDS, write_weights
+from tests.engine.release_bed import TOKEN, TOKENS, Pair, post, text, with_kit
+from tests.engine.weights import write_weights
 
 pytestmark = pytest.mark.engine
 VERSION = "0.29.0"
-TOKEN = "a-token-of-this-test"
-# Ten full blocks.
-TOKENS = 320
-
-
-@dataclass
-class Pair:
-    prefill: Engine
-    decode: Engine
-    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    shut_down: bool = False
-
-    def request(self, seed: int, mark: str = "plain-") -> tuple[str, Pending]:
-        """(the id of its response, the request)"""
-        number = next(self.numbers)
-        prompt = words(TOKENS, seed=seed)
-        pending = pd_request(self.prefill.url, self.decode.url, prompt, 8, mark=mark, number=number)
-        return f"cmpl-{mark}{number}", pending
-
-    def tokens(self, seed: int) -> str:
-        return text(self.request(seed)[1])
-
-    def command(self, args: Mapping[str, Any], engine: Engine | None = None) -> dict[str, Any]:
-        """Post a release and wait for its outcome."""
-        target = engine or self.decode
-        name = f"release-{next(self.numbers)}"
-        body = {"id": name, "verb": "release", "args": args, "deadlineSeconds": 30}
-        body["bootId"] = ask(target, "state").body["bootId"]
-        post(target, body)
-        outcome: dict[str, Any] = {}
-
-        def ended() -> bool:
-            found = [one for one in ask(target, "state").body["outcomes"] if one["id"] == name]
-            outcome.update(found[0])
-            return outcome["state"] not in ("accepted", "running")
-
-        until(ended, f"{name} has ended")
-        return outcome
-
-    def scheduler_ids(self, ids: list[str]) -> list[str]:
-        listed = {one["id"]: one["schedulerId"] for one in ask(self.decode).entries()}
-        return [listed[one] for one in ids]
-
-    def orphan(self, seed: int, mark: str = MUTE) -> str:
-        """The id of a stuck request whose client has gone."""
-        name, pending = self.request(seed, mark)
-        until(lambda: name in {one["id"] for one in ask(self.decode).stuck()}, "it is parked")
-        pending.give_up()
-        self.parked([name])
-        return name
-
-    def parked(self, ids: list[str]) -> None:
-        """Wait until they are in the list as stuck, and every rank has said how far they are."""
-
-        def known() -> bool:
-            stuck = {one["id"]: one for one in ask(self.decode).stuck()}
-            return all(one in stuck and stuck[one]["refusalKind"] != "not-said" for one in ids)
-
-        until(known, "they are stuck, and the rank has spoken")
-
-
-def post(engine: Engine, body: Mapping[str, Any], token: str = TOKEN) -> Any:
-    headers = {"Authorization": f"Bearer {token}"}
-    return Pending(engine.url, contract.ROUTE_COMMAND, body, headers, 30).answer(30)
-
-
-def text(pending: Pending) -> str:
-    answer = pending.answer()
-    assert answer.status == 200, answer.body
-    found: str = answer.body["choices"][0]["text"]
-    return found
 
 
 @pytest.fixture(scope="module")
 def pair(bed: Bed) -> Pair:
     write_weights(bed.directory / "model")
-    token = bed.directory / "token"
-    token.write_text(TOKEN)
-    path = kit_path(bed.directory / "kit")
-    variables = {contract.ENV_TOKEN_FILE: str(token)}
-    more = (*NEEDS, *MIDDLEWARE)
-    prefill = Fitted(bed, Spec("prefill", extra_args=more, python_path=path), variables)
     slow = {"stanch_step_delay_ms": 20, "stanch_late_file": str(bed.directory / "late")}
-    decode = Fitted(
-        bed, Spec("decode", inject=True, extra_args=more, python_path=path, connector=slow), variables
-    )
+    prefill = with_kit(bed, Spec("prefill"))
+    decode = with_kit(bed, Spec("decode", inject=True, connector=slow))
     start(prefill, decode)
     two = Pair(prefill, decode)
     # The first request makes the handshake, which once took half a minute.

@@ -154,7 +154,8 @@ class Gate:
             self._release(order)
 
     def posted(self) -> list[str]:
-        """Commands that came here by POST and that every API-server process has to carry out."""
+        """Commands that came here by POST: every API-server process carries them out, but for a release, of
+        which the others only show the outcome."""
         return list(self._posted)
 
     def forwarded(self, text: str) -> None:
@@ -219,8 +220,7 @@ class Gate:
             begin = order is not None and self._begin(order, now)
             if order is not None:
                 outcome = commands.outcome_of(self._book, order.id) or outcome
-                if not begin:
-                    self._posted.append(text)
+                self._posted.append(text)
         if begin and order is not None:
             self._release(order)
             outcome = commands.outcome_of(self._book, order.id) or outcome
