@@ -88,8 +88,8 @@ def test_the_sentence_and_the_data_name_the_requests() -> None:
     assert verdict.confirmation is Answer.CONFIRMED
     assert sentence(verdict, one_look=True) == (
         "decode-3 has requests that are stuck, the longest for 612 s (limit 120 s); 3 requests hold 30 "
-        "blocks of 100: cmpl-b (10 min, from engine prefill-3, its client has gone), cmpl-a (130 s, its client "
-        "waits), x (121 s, its client waits); confirmed: the engine kit lists them"
+        "blocks of 100: cmpl-b (10 min, from engine prefill-3, its client has gone), cmpl-a (130 s, its "
+        "client waits), x (121 s, its client waits); confirmed: the engine kit lists them"
     )
     data: Any = record(verdict)["stuck"]
     assert (data["count"], data["blocks"], data["total_blocks"], data["oldest_seconds"]) == (3, 30, 100, 612)

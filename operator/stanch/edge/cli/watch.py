@@ -98,7 +98,8 @@ async def _lines(live: Live, seconds: float | None, canary: bool) -> None:
     async for judged in live.turns(seconds):
         for one in live.ask_in_background(judged) if canary else judged:
             v = one.verdict
-            what = (v.state, v.signature, v.warnings, v.confirmation, v.cap)
+            stuck = v.stuck.count if v.stuck is not None else 0
+            what = (v.state, v.signature, v.warnings, v.confirmation, v.cap, stuck)
             if said.get(v.engine) != what:
                 said[v.engine] = what
                 click.echo(out.plain_line(v, out.clock_time(v.t)))
