@@ -53,12 +53,14 @@ class Facts:
     """What the scheduler knows of one request.
 
     status: vLLM's name. parked: it waits for remote KV, or ended while it did. ended: finished or aborted.
+    awaited: what it waits for is a receive by NIXL that was seen to begin and has not been reported.
     arrived: its receive has been reported already. remote: the engine that its KV comes from.
     """
 
     status: str
     parked: bool
     ended: bool
+    awaited: bool
     leased: bool = False
     pinned: bool = False
     producer: bool = False
@@ -82,6 +84,8 @@ def _not_stuck(facts: Facts) -> No | None:
         return No("not-stuck", "its KV has arrived, and it goes on with the next step")
     if facts.producer:
         return No("producer", "it belongs to a prefill, which nothing of ours may release")
+    if not facts.awaited:
+        return No("no-adapter", "the kit knows of no receive by NIXL that it waits for")
     return None
 
 
@@ -167,8 +171,12 @@ class Said:
         """One rank's answer to one ask. Raises ValueError for a state that this kit does not know."""
         self.answered[rank] = max(number, self.answered.get(rank, 0))
         for request_id, value in states.items():
-            if number >= self._floors.get(request_id, 0):
-                self._states.setdefault(request_id, {})[rank] = RankState(value)
+            if number < self._floors.get(request_id, 0):
+                continue
+            state, said = RankState(value), self._states.setdefault(request_id, {})
+            # A rank forgets after a while what it reported; what it said of it stays true.
+            if state is not RankState.UNKNOWN or said.get(rank) not in TERMINAL:
+                said[rank] = state
 
     def restart(self, request_id: str, next_number: int) -> None:
         """The request starts a receive of its own (again); next_number: of the first ask that sees it."""

@@ -8,6 +8,7 @@ when it is known.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from stanch_connector.apiserver.gate import Report
 from stanch_connector.apiserver.routes import engine_core_of
 from stanch_connector.contract import Outcome
 from stanch_connector.engine.guard import Guard
+from stanch_connector.engine.releasing import TOLD_AT_MOST
 
 # A rank answers with its next step; a hung one is not waited for.
 HEAR_SECONDS: Final = 5.0
@@ -98,7 +100,7 @@ class Releasing:
             await asyncio.wait(tasks.values(), timeout=max(0.0, until - self._clock()))
             said = ask.answers(tasks).answers
             open_ranks = {
-                rank: json.dumps({**body, "ticket": reply["ticket"]})
+                rank: json.dumps({"ticket": reply["ticket"]})
                 for rank, reply in said.items()
                 if not reply["heard"]
             }
@@ -107,30 +109,46 @@ class Releasing:
 
 
 def outcome(name: str, args: ReleaseArgs, said: ask.Answers) -> Outcome:
-    """All ranks' parts into one. An id is unknown where none of the ranks that answered has it."""
+    """All ranks' parts into one. An id is unknown where none of the ranks that answered has it. At most
+    TOLD_AT_MOST sentences of refusal; `refusals` counts all."""
     result: Outcome = {"id": name, "dryRun": args.dry_run, "missingRanks": sorted(said.missing)}
-    if not said.answers:
-        reason = next(iter(said.failed.values()), "no engine core has answered; it may still release them")
+    if said.answers:
+        result = {**result, **_parts(args, said)}
+    reason = _missing(args, said)
+    if reason is not None:
         return {**result, "state": "failed", "reason": reason}
+    if result["refusals"] and not result["ways"]:
+        return {**result, "state": "refused", "reason": "none of them may be released"}
+    return {**result, "state": "done"}
+
+
+def _parts(args: ReleaseArgs, said: ask.Answers) -> Outcome:
     ways: dict[str, Any] = {}
     refused: dict[str, str] = {}
     refusals = Counter[str]()
+    unknown = set(args.ids or ())
     for reply in said.answers.values():
         ways.update(reply["ways"])
         refused.update(reply["refused"])
         refusals.update(reply["refusals"])
-    unknown = set(args.ids or ())
-    for reply in said.answers.values():
         unknown &= set(reply["unknown"])
-    for one in [one for one in args.ids or () if one in unknown]:
+    for one in dict.fromkeys(one for one in args.ids or () if one in unknown):
         refused[one] = "no request has this id" + (" on the ranks that answered" if said.missing else "")
         refusals["unknown-id"] += 1
-    result["released"], result["ways"] = list(ways), ways
-    result["refused"], result["refusals"] = refused, dict(refusals)
-    if said.missing:
-        silent = ", ".join(map(str, sorted(said.missing)))
-        reason = f"rank {silent} did not answer; it may still release its own"
-        return {**result, "state": "failed", "reason": reason}
-    if refused and not ways:
-        return {**result, "state": "refused", "reason": "none of them may be released"}
-    return {**result, "state": "done"}
+    return {
+        "released": list(ways),
+        "ways": ways,
+        "refused": dict(itertools.islice(refused.items(), TOLD_AT_MOST)),
+        "refusals": dict(refusals),
+    }
+
+
+def _missing(args: ReleaseArgs, said: ask.Answers) -> str | None:
+    """What to say of the ranks without an answer of use; None where there are none."""
+    sentences = [f"rank {rank}: {sentence}" for rank, sentence in sorted(said.failed.items())]
+    silent = sorted(set(said.missing) - said.failed.keys())
+    if silent:
+        numbers = ", ".join(map(str, silent))
+        after = "" if args.dry_run else "; it may still release its own"
+        sentences.append(f"rank {numbers} did not answer{after}")
+    return "; ".join(sentences) or None

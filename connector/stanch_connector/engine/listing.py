@@ -99,6 +99,7 @@ def _entry(
             status=status,
             parked=waits_for == "remote_kv",
             ended=finished,
+            awaited=releaser.awaits(request_id),
             leased=kept and producer,
             pinned=kept and not producer,
             producer=producer,

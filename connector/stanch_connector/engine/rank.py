@@ -1,13 +1,16 @@
 """One rank's side of a release, in the worker's process: says how far each receive is, when asked.
 
     connector.start_load_kv           drops the start of a released request (before)
-    worker._read_blocks_for_req       its reads, or its notification, are posted (after)
+    worker._read_blocks               one of its reads, or its notification, is posted (before)
+    worker._read_blocks_for_req       all of them are (after), if any was: from 0.32 on this one only begins a
+                                      handshake where there was none
     worker._handle_failed_transfer    something of it failed (before)
     worker.get_transfer_results       its receive is reported (after; get_finished up to 0.29). A late report
                                       of a released one is dropped here
     connector.build_connector_worker_meta   the answer, with the output of the step that brought the ask
 
-Nothing is sent unless the scheduler's side asked, or a count changed. The directive is an attribute of the
+Nothing is sent unless the scheduler's side asked, or a count changed; nothing at all before its first
+directive, for without the kit there it could not read what comes. The directive is an attribute of the
 connector's metadata, which passes between processes whole. Names looked up in the NIXL pull connector of vLLM
 0.20 to 0.33; a connector without one of them gets no adapter.
 """
@@ -29,7 +32,7 @@ ATTRIBUTE: Final = "_stanch_rank"
 # Reports remembered, so that a rank that is done can say so while another is not.
 REPORTS: Final = 16_384
 
-WORKER_METHODS: Final = ("_read_blocks_for_req", "_handle_failed_transfer", "get_finished")
+WORKER_METHODS: Final = ("_read_blocks_for_req", "_read_blocks", "_handle_failed_transfer", "get_finished")
 WORKER_ATTRIBUTES: Final = ("_recving_metadata", "_recving_transfers")
 CONNECTOR_METHODS: Final = ("start_load_kv", "build_connector_worker_meta")
 
@@ -43,15 +46,22 @@ class Rank:
         self._connector = connector
         self._worker = connector.connector_worker
         self._guard = guard
+        # Whether a read or a notification was posted since the last _read_blocks_for_req.
+        self.any_posted = False
         self._posted: set[str] = set()
         self._failed: dict[str, None] = {}
         self._reported: dict[str, RankState] = {}
         self._gone = Tombstones()
+        self._met = False
         self._asked: dict[str, Any] | None = None
         self._counts: tuple[int, int] = (0, 0)
         self._prune_at = REPORTS
 
     def posted(self, request_id: str, *_: Any) -> None:
+        """After _read_blocks_for_req."""
+        posted, self.any_posted = self.any_posted, False
+        if not posted:
+            return
         self._posted.add(request_id)
         if len(self._posted) > self._prune_at:
             # Receives that only notify are never reported.
@@ -67,7 +77,7 @@ class Rank:
         if directive is not None:
             self._gone.add(directive["gone"])
             self._gone.forget(directive["back"])
-            self._asked = directive
+            self._asked, self._met = directive, True
         for one in list(self._gone.among(metadata.reqs_to_recv)) if self._gone else ():
             del metadata.reqs_to_recv[one]
         for one in metadata.reqs_to_recv:
@@ -108,7 +118,7 @@ class Rank:
             for hook, count in guard.errors.items():
                 errors[hook] = errors.get(hook, 0) + count
         counts = (getattr(fix, "hits", 0), sum(errors.values()))
-        if asked is None and counts == self._counts:
+        if asked is None and (counts == self._counts or not self._met):
             return None
         self._counts = counts
         number, ids = (asked["number"], asked["ask"]) if asked is not None else (0, ())
@@ -163,7 +173,8 @@ def _put_on(connector: Any, rank: Rank, guard: Guard, meta_class: Any) -> None:
     worker = connector.connector_worker
     results = "get_transfer_results" if hasattr(worker, "get_transfer_results") else "get_finished"
     start, answer = connector.start_load_kv, connector.build_connector_worker_meta
-    read, fail, report = worker._read_blocks_for_req, worker._handle_failed_transfer, getattr(worker, results)
+    read, post = worker._read_blocks_for_req, worker._read_blocks
+    fail, report = worker._handle_failed_transfer, getattr(worker, results)
 
     @functools.wraps(start)
     def start_load_kv(*args: Any, **kwargs: Any) -> Any:
@@ -176,6 +187,11 @@ def _put_on(connector: Any, rank: Rank, guard: Guard, meta_class: Any) -> None:
         told = _safely(guard, "rank.told", rank.told)
         # A connector that sends something of its own keeps it: then this rank has said nothing.
         return meta_class({rank.number: told}) if own is None and told is not None else own
+
+    @functools.wraps(post)
+    def post_blocks(*args: Any, **kwargs: Any) -> Any:
+        rank.any_posted = True
+        return post(*args, **kwargs)
 
     @functools.wraps(read)
     def read_blocks(*args: Any, **kwargs: Any) -> Any:
@@ -191,16 +207,20 @@ def _put_on(connector: Any, rank: Rank, guard: Guard, meta_class: Any) -> None:
     @functools.wraps(report)
     def get_results(*args: Any, **kwargs: Any) -> Any:
         found = report(*args, **kwargs)
-        received = found[1] if isinstance(found, tuple) else found.finished_recving
-        if received:
-            _safely(guard, "rank.reported", lambda: rank.reported(received))
+        _safely(guard, "rank.reported", lambda: rank.reported(_received(found)))
         return found
 
     connector.start_load_kv = start_load_kv
     connector.build_connector_worker_meta = build_connector_worker_meta
-    worker._read_blocks_for_req = read_blocks
+    worker._read_blocks, worker._read_blocks_for_req = post_blocks, read_blocks
     worker._handle_failed_transfer = handle_failed
     setattr(worker, results, get_results)
+
+
+def _received(found: Any) -> set[str]:
+    """Of a pair (sent, received), or of a KVConnectorTransferResults from 0.30 on."""
+    received: set[str] = found[1] if isinstance(found, tuple) else found.finished_recving
+    return received
 
 
 def _safely(guard: Guard, hook: str, call: Callable[[], Any]) -> Any:

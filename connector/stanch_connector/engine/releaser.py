@@ -1,5 +1,6 @@
 """The scheduler's side of a release, in EngineCore's thread.
 
+    connector.update_state_after_alloc         a request is parked for a receive by NIXL, or is not (after)
     connector.build_connector_meta             adds what the ranks are to know or to say (after)
     scheduler._update_from_kv_xfer_finished    takes what they said, drops late reports of released ones
                                                (before)
@@ -29,7 +30,6 @@ ASK_EVERY_SECONDS: Final = 1.0
 # Ids in one ask; the oldest first.
 ASK_AT_MOST: Final = 4096
 
-PARKED: Final = "WAITING_FOR_REMOTE_KVS"
 SCHEDULER_METHODS: Final = ("_update_from_kv_xfer_finished", "finish_requests", "has_requests")
 SCHEDULER_SETS: Final = ("finished_recving_kv_req_ids", "finished_req_ids")
 
@@ -51,14 +51,21 @@ class Releaser:
         self._guard = guard
         self._clock = clock
         self._number = 0
+        # Receives by NIXL that a parked request waits for, and since when. In a MultiConnector another
+        # connector may write into a request of which NIXL's ranks say that they are done.
+        self._awaited: dict[str, float] = {}
         self._wanted: list[str] = []
+        self._greeted = False
         self._tell: dict[str, list[str]] = {"gone": [], "back": []}
         self._gone = Tombstones()
         self._next_scan = 0.0
-        self._waiting_since: dict[str, float] = {}
         # vLLM's own, without our hook.
         self._update: Callable[[Any], Any] = _not_attached
-        self.nothing: No | None = self._attach()
+        try:
+            self.nothing: No | None = self._attach()
+        except Exception as error:
+            guard.failed("release.attach", error)
+            self.nothing = No("no-adapter", "this vLLM is not shaped as the kit knows it")
 
     # -- what is known
 
@@ -67,6 +74,9 @@ class Releaser:
         if self.nothing is not None and facts.parked:
             return self.nothing
         return judge(facts, self.said.of(request.request_id), self.world_size)
+
+    def awaits(self, request_id: str) -> bool:
+        return request_id in self._awaited
 
     def arrived(self, request_id: str) -> bool:
         return request_id in getattr(self._scheduler, "finished_recving_kv_req_ids", ())
@@ -88,7 +98,7 @@ class Releaser:
     def ask(self, ids: Iterable[str]) -> int:
         """Ask all ranks with the next step, and see that there is one. The number of the ask; `said.heard`
         tells when all have answered."""
-        self._wanted = list(ids)[:ASK_AT_MOST]
+        self._wanted = list(dict.fromkeys([*ids, *self._wanted]))[:ASK_AT_MOST]
         if not self._scheduler.has_requests():
             self.force_step(self._wanted)
         return self._number + 1
@@ -119,6 +129,7 @@ class Releaser:
             report = self._report(request_id)
         self._update(report)
         if complete == (request_id in self._scheduler.requests):
+            self._awaited.pop(request_id, None)
             self._gone.add([request_id])
             self._tell["gone"].append(request_id)
             self._forget_counts(core, request_id)
@@ -162,75 +173,104 @@ class Releaser:
         return None
 
     def _put_on(self, connector: Any) -> None:
-        build, update = connector.build_connector_meta, self._scheduler._update_from_kv_xfer_finished
-        self._update = update
+        allocate, build = connector.update_state_after_alloc, connector.build_connector_meta
+        update = self._scheduler._update_from_kv_xfer_finished
+        side = connector.connector_scheduler
+        self._update, guard = update, self._guard
+
+        def safely(hook: str, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+            try:
+                call(*args, **kwargs)
+            except Exception as error:
+                guard.failed(hook, error)
+            else:
+                guard.worked(hook)
+
+        @functools.wraps(allocate)
+        def update_state_after_alloc(*args: Any, **kwargs: Any) -> Any:
+            result = allocate(*args, **kwargs)
+            safely("release.allocated", self._allocated, side, *args, **kwargs)
+            return result
 
         @functools.wraps(build)
         def build_connector_meta(*args: Any, **kwargs: Any) -> Any:
             metadata = build(*args, **kwargs)
-            try:
-                self._direct(metadata)
-            except Exception as error:
-                self._guard.failed("release.direct", error)
+            safely("release.direct", self._direct, metadata)
             return metadata
 
         @functools.wraps(update)
         def update_from_kv_xfer_finished(output: Any) -> Any:
-            try:
-                self._hear(output)
-            except Exception as error:
-                self._guard.failed("release.hear", error)
+            # First what keeps the engine alive, whatever the ranks may have sent.
+            safely("release.drop-late", self._drop_late, output)
+            safely("release.hear", self._hear, output)
             return update(output)
 
+        connector.update_state_after_alloc = update_state_after_alloc
         connector.build_connector_meta = build_connector_meta
         self._scheduler._update_from_kv_xfer_finished = update_from_kv_xfer_finished
 
+    def _allocated(self, side: Any, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        name = request.request_id
+        if num_external_tokens > 0 and name in side._reqs_need_recv and self._guard.disabled is None:
+            self._awaited[name] = self._clock()
+            # Its start goes with the metadata that the next directive goes with.
+            self.said.restart(name, self._number + 1)
+        elif self._awaited:
+            self._awaited.pop(name, None)
+
     def _direct(self, metadata: Any) -> None:
-        """With every step: a few comparisons, unless something starts or is due."""
-        starts = metadata.reqs_to_recv
-        if starts:
-            self._starting(starts)
-        if self._guard.disabled is None and self._clock() >= self._next_scan:
+        """With every step: a few comparisons, unless something starts or is due. The first one greets the
+        ranks, so that they may send their counts."""
+        if self._gone and metadata.reqs_to_recv:
+            self._starting(metadata.reqs_to_recv)
+        if self._awaited and self._guard.disabled is None and self._clock() >= self._next_scan:
             self._scan()
-        if self._wanted or self._tell["gone"] or self._tell["back"]:
+        if self._wanted or self._tell["gone"] or self._tell["back"] or not self._greeted:
             self._number += 1
             setattr(metadata, DIRECTIVE, {"number": self._number, "ask": self._wanted, **self._tell})
-            self._wanted, self._tell = [], {"gone": [], "back": []}
+            self._wanted, self._tell, self._greeted = [], {"gone": [], "back": []}, True
 
     def _starting(self, starts: dict[str, Any]) -> None:
         """A released request that is not there any more starts nothing; one that is has come anew."""
-        for one in list(self._gone.among(starts)) if self._gone else ():
+        for one in list(self._gone.among(starts)):
             if one in self._scheduler.requests:
                 self._gone.forget([one])
                 self._tell["back"].append(one)
             else:
                 del starts[one]
-        for one in starts:
-            self.said.restart(one, self._number + 1)
 
     def _scan(self) -> None:
         now = self._clock()
         self._next_scan = now + ASK_EVERY_SECONDS
-        requests = self._scheduler.requests
-        waiting = {one: self._waiting_since.get(one, now) for one, it in requests.items() if _may_wait(it)}
-        self._waiting_since = waiting
-        due = [one for one, since in waiting.items() if now - since >= ASK_AFTER_SECONDS]
+        for one in [one for one in self._awaited if one not in self._scheduler.requests]:
+            del self._awaited[one]
+        due = [one for one, since in self._awaited.items() if now - since >= ASK_AFTER_SECONDS]
         unsettled = [one for one in due if not self.said.settled(one, self.world_size)]
         if unsettled and not self._wanted:
             self._wanted = unsettled[:ASK_AT_MOST]
-        self.said.keep(requests)
+        self.said.keep(self._awaited)
+
+    def _drop_late(self, output: Any) -> None:
+        received = output.finished_recving
+        if not received:
+            return
+        if self._awaited:
+            for one in received:
+                self._awaited.pop(one, None)
+        if self._gone:
+            late = set(self._gone.among(received))
+            if late:
+                output.finished_recving = set(received) - late
 
     def _hear(self, output: Any) -> None:
         meta = getattr(output, "kv_connector_worker_meta", None)
+        if meta is None:
+            return
         for part in (meta, *(getattr(meta, "metadata", None) or ())):
             for rank, told in (getattr(part, "ranks", None) or {}).items():
                 self.ranks[rank] = told
                 if told["number"]:
                     self.said.enter(rank, told["number"], told["states"])
-        if self._gone and output.finished_recving:
-            late = set(self._gone.among(output.finished_recving))
-            if late:
-                output.finished_recving = set(output.finished_recving) - late
 
 
 def _not_attached(_: Any) -> None:
@@ -244,14 +284,6 @@ def _is_nixl(connector: Any) -> bool:
         named
         and hasattr(side, "_reqs_need_recv")
         and callable(getattr(connector, "build_connector_meta", None))
-    )
-
-
-def _may_wait(request: Any) -> bool:
-    """Parked, or ended otherwise than normally: what has ended normally waits for nothing of its own."""
-    name = request.status.name
-    return name == PARKED or (
-        name.startswith("FINISHED") and name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
     )
 
 
