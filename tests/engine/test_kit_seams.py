@@ -6,7 +6,6 @@ Read only: nothing is imported, so this says that names and arguments are there,
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -27,10 +26,11 @@ def tree(version: str) -> Path:
 @pytest.mark.parametrize("version", sources.ALL)
 def test_what_the_kit_stands_on_is_there(version: str) -> None:
     root = tree(version)
+    found = {seam: seam.misfit(root) for seam in seams.SEAMS}
     wrong = {
-        seam.name: seam.misfit(root) or "there, though it is said not to be"
-        for seam in seams.SEAMS
-        if (seam.misfit(root) is None) != (version in seam.versions)
+        seam.name: misfit or "there, though it is said not to be"
+        for seam, misfit in found.items()
+        if (misfit is None) != (version in seam.versions)
     }
     assert wrong == {}
 
@@ -38,7 +38,9 @@ def test_what_the_kit_stands_on_is_there(version: str) -> None:
 def test_the_document_has_this_table() -> None:
     for version in sources.ALL:
         tree(version)
-    assert seams.table() in re.sub(r" +", " ", DOCUMENT.read_text())
+    written = DOCUMENT.read_text().splitlines()
+    missing = [line for line in seams.table().splitlines() if line not in written]
+    assert missing == [], "put in what `python -m tests.connector.conformance.seams` prints"
 
 
 def test_a_version_without_a_seam_is_seen(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         nixl = (*sorted((root / NIXL).glob("*.py")), root / CONNECTORS / "v1/nixl_connector.py")
-        self.scheduler = self._class("vllm/v1/core/sched/scheduler.py", "Scheduler")
+        sched = root / "vllm/v1/core/sched"
+        self.scheduler = find_class((sched / "scheduler.py", sched / "interface.py"), "Scheduler")
         self.manager = self._class("vllm/v1/core/kv_cache_manager.py", "KVCacheManager")
         self.pool = self._class("vllm/v1/core/block_pool.py", "BlockPool")
         self.engine = self._class("vllm/v1/engine/core.py", "EngineCoreProc")
@@ -50,7 +51,12 @@ class Tree:
         self.base = self._class(f"{CONNECTORS}/v1/base.py", "KVConnectorBase_V1")
         self.worker_meta = self._class(f"{CONNECTORS}/v1/base.py", "KVConnectorWorkerMetadata")
         self.multi = self._class(f"{CONNECTORS}/v1/multi_connector.py", "MultiConnector")
+        self.multi_meta = self._class(f"{CONNECTORS}/v1/multi_connector.py", "MultiKVConnectorWorkerMetadata")
+        self.parallel = self._class("vllm/config/parallel.py", "ParallelConfig")
+        self.executor = self._class("vllm/v1/executor/abstract.py", "Executor")
+        self.request = self._class("vllm/v1/request.py", "Request")
         self.nixl_connector = find_class(nixl, *compat.CONNECTOR_NAMES)
+        self.nixl_metadata = find_class(nixl, "NixlConnectorMetadata")
         self.nixl_scheduler = find_class(nixl, *compat.SCHEDULER_NAMES)
         self.nixl_worker = find_class(nixl, *compat.WORKER_NAMES)
 
@@ -140,6 +146,10 @@ def _multi(tree: Tree) -> ClassView | None:
     return tree.multi
 
 
+def _nixl(tree: Tree) -> ClassView | None:
+    return tree.nixl_connector
+
+
 def _output(tree: Tree) -> ClassView | None:
     return tree.output
 
@@ -167,6 +177,8 @@ SEAMS: tuple[Seam, ...] = (
         layout.HOOKED_CONNECTOR,
         ("request", "blocks", "num_external_tokens"),
     ),
+    _called("Scheduler", "release", _scheduler, "has_requests", ()),
+    _attribute("Scheduler", "release", _scheduler, "finished_req_ids"),
     _hooked("Scheduler", "release", _scheduler, "_update_from_kv_xfer_finished", ("kv_connector_output",)),
     _attribute("Scheduler", "release", _scheduler, "finished_recving_kv_req_ids"),
     _attribute("Scheduler", "release", _scheduler, "failed_recving_kv_req_ids"),
@@ -192,6 +204,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     _calls("MultiConnector", "release", _multi, "__init__", "connector_cls", "create_connector"),
     _attribute("MultiConnector", "release", _multi, "_connectors"),
+    _attribute("MultiKVConnectorWorkerMetadata", "release", lambda tree: tree.multi_meta, "metadata"),
     _hooked("MultiConnector", "release", _multi, "build_connector_worker_meta", ()),
     _called(
         "EngineCoreProc",
@@ -200,7 +213,20 @@ SEAMS: tuple[Seam, ...] = (
         "_send_error_outputs_to_client",
         ("req_ids", "client_index"),
     ),
+    _attribute("Executor", "release", lambda tree: tree.executor, "kv_output_aggregator"),
+    _attribute("KVOutputAggregator", "release", lambda tree: tree.aggregator, "_recv_remaining_count"),
+    _attribute("ParallelConfig", "release", lambda tree: tree.parallel, "rank"),
+    _attribute("ParallelConfig", "release", lambda tree: tree.parallel, "world_size"),
+    _attribute("KVConnectorBase_V1", "release", lambda tree: tree.base, "_vllm_config"),
+    _attribute("KVConnectorBase_V1", "release", lambda tree: tree.base, "_connector_metadata"),
+    _attribute("Request", "release", lambda tree: tree.request, "client_index"),
     _attribute("RequestStatus", "release", lambda tree: tree.status, "FINISHED_ERROR"),
+    _attribute("NIXL connector", "release", _nixl, "connector_scheduler"),
+    _attribute("NIXL connector", "release", _nixl, "connector_worker"),
+    _hooked("NIXL connector", "fix, release", _nixl, "build_connector_meta", ("scheduler_output",)),
+    _hooked("NIXL connector", "fix, release", _nixl, "start_load_kv", ("forward_context",)),
+    _attribute("NIXL scheduler", "fix, release", lambda tree: tree.nixl_scheduler, "_reqs_need_recv"),
+    _attribute("NIXL metadata", "fix, release", lambda tree: tree.nixl_metadata, "reqs_to_recv"),
     _attribute("NIXL worker", "fix, release", _worker, "_recving_metadata"),
     _attribute("NIXL worker", "fix, release", _worker, "_recving_transfers"),
     _hooked("NIXL worker", "fix, release", _worker, "_read_blocks_for_req", ("req_id", "meta")),

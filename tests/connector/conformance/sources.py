@@ -35,6 +35,7 @@ DISTRIBUTION = {"0.33.0": "vllm"}
 CONNECTORS = "vllm/distributed/kv_transfer/kv_connector"
 NIXL = f"{CONNECTORS}/v1/nixl"
 KEPT = (
+    "vllm/config/parallel.py",
     f"{NIXL}/*.py",
     f"{CONNECTORS}/factory.py",
     f"{CONNECTORS}/utils.py",
@@ -43,8 +44,10 @@ KEPT = (
     f"{CONNECTORS}/v1/nixl_connector.py",  # up to 0.19
     "vllm/v1/core/block_pool.py",
     "vllm/v1/core/kv_cache_manager.py",
+    "vllm/v1/core/sched/interface.py",
     "vllm/v1/core/sched/scheduler.py",
     "vllm/v1/engine/core.py",
+    "vllm/v1/executor/abstract.py",
     "vllm/v1/outputs.py",
     "vllm/v1/request.py",
     "vllm/v1/worker/gpu/kv_connector.py",  # from 0.20 on, beside the mixin
