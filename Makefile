@@ -1,7 +1,7 @@
 # One word per job. Every target brings its own environment (.venv, from the lock).
 PYTHON ?= python3
 PY := .venv/bin/python
-.PHONY: picture setup demo test test-pythons verify fmt test-engines test-all engines bench lock clean
+.PHONY: picture setup demo test test-pythons verify fmt test-engines test-all engines bench bench-engines lock clean
 
 setup: .venv/.done
 
@@ -47,11 +47,16 @@ test-engines: engines
 test-all: test test-engines
 
 bench: setup
+	$(PY) -m bench.kit
 	$(PY) -m bench.detect
 	$(PY) -m bench.reader
 	$(PY) -m bench.fleet_days
 	$(PY) -m bench.scrape
 	$(PY) -m bench.scrape --growth --seconds 40
+
+# With real engines; a machine that does nothing else says more.
+bench-engines: engines
+	$(PY) -m bench.kit --engines
 
 # Versions move only when this is run; hashes, no addresses.
 lock: setup

@@ -115,14 +115,15 @@ def payload(prompt: str, max_tokens: int, **more: object) -> dict[str, object]:
 class Stream:
     """One streamed completion, read in a thread of its own.
 
-    status: None before the answer began. times: monotonic seconds, one for each token. text: so far. ended:
-    "done" after vLLM's last word, else what broke it off; None while it is open.
+    status: None before the answer began. times: monotonic seconds, one for each piece of text, which is a
+    token or, where the server is busy, a few. tokens: what vLLM counted at the end, None where there was no
+    end. ended: "done" after vLLM's last word, else what broke it off; None while it is open.
     """
 
     def __init__(self, url: str, body: Mapping[str, object], timeout_s: float = 120) -> None:
         self.status: int | None = None
         self.times: list[float] = []
-        self.text = ""
+        self.tokens: int | None = None
         self.ended: str | None = None
         self.started = time.monotonic()
         self._connection = _connection(url, timeout_s)
@@ -139,7 +140,7 @@ class Stream:
     def _run(self, body: dict[str, object]) -> None:
         ended = "closed by the server"
         try:
-            text = json.dumps({**body, "stream": True})
+            text = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}})
             self._connection.request("POST", "/v1/completions", text, {"Content-Type": "application/json"})
             response = self._connection.getresponse()
             self.status = response.status
@@ -148,8 +149,11 @@ class Stream:
                 if word == b"[DONE]":
                     ended = "done"
                 elif word.startswith(b'{"id"'):
-                    self.times.append(time.monotonic())
-                    self.text += json.loads(word)["choices"][0]["text"]
+                    now, said = time.monotonic(), json.loads(word)
+                    if said["choices"]:
+                        self.times.append(now)
+                    else:
+                        self.tokens = said["usage"]["completion_tokens"]
         except (OSError, http.client.HTTPException) as error:
             ended = repr(error)
         finally:
