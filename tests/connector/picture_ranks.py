@@ -200,6 +200,10 @@ class Engine:
         if len(self._scheduled) >= self._depth:
             self._finish_one()
 
+    def in_flight(self) -> list[Any]:
+        """The metadata of steps that were scheduled and have not run."""
+        return [pickle.loads(one) for one in self._scheduled]
+
     def settle(self, steps: int = 4) -> None:
         for _ in range(steps):
             self.step()
