@@ -58,10 +58,7 @@ class Ranks:
         key = (rank, question)
         task = self._under_way.get(key)
         if task is None or task.done():
-            task = asyncio.ensure_future(_ask_one(client, identity, question))
-            # A failure that nobody waits for any more is no news.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._under_way[key] = task
+            task = self._under_way[key] = _begun(client, identity, question)
         return task
 
 
@@ -69,7 +66,7 @@ def order(client: Any, question: str, args: Mapping[int, str]) -> dict[int, Repl
     """The same question with arguments of its own (JSON text) to each of these ranks: shared with nobody, and
     under way until the engine core has answered. Raises NoEngineError."""
     return {
-        rank: asyncio.ensure_future(_ask_one(client, identity, question, args[rank]))
+        rank: _begun(client, identity, question, args[rank])
         for rank, identity in ranks_of(client)
         if rank in args
     }
@@ -103,6 +100,13 @@ def ranks_of(client: Any) -> list[tuple[int, bytes]]:
     if not identities or not callable(getattr(client, "_call_utility_async", None)):
         raise NoEngineError("this vLLM's engine client is not shaped as the kit knows it")
     return [(int.from_bytes(one, "little"), one) for one in identities]
+
+
+def _begun(client: Any, identity: bytes, question: str, *args: str) -> Reply:
+    task = asyncio.ensure_future(_ask_one(client, identity, question, *args))
+    # A failure that nobody waits for any more is no news.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
 
 
 async def _ask_one(client: Any, identity: bytes, question: str, *args: str) -> dict[str, Any]:
