@@ -61,6 +61,8 @@ class EngineFleet:
     """A Deployment of real engines. Use `fleet(...)`."""
 
     kind = f"real vLLM {VERSION}, on the CPU"
+    # These are stock engines, without the kit.
+    token: str | None = None
 
     def __init__(self, bed: Bed, session: aiohttp.ClientSession, seed: int, say: Say) -> None:
         self._bed = bed
