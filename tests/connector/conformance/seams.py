@@ -230,6 +230,7 @@ SEAMS: tuple[Seam, ...] = (
     _attribute("NIXL worker", "fix, release", _worker, "_recving_metadata"),
     _attribute("NIXL worker", "fix, release", _worker, "_recving_transfers"),
     _hooked("NIXL worker", "fix, release", _worker, "_read_blocks_for_req", ("req_id", "meta")),
+    _hooked("NIXL worker", "release", _worker, "_read_blocks", ()),
     _hooked("NIXL worker", "release", _worker, "_handle_failed_transfer", ("req_id", "handle")),
     _hooked("NIXL worker", "fix, release", _worker, "get_finished", ()),
     _hooked("NIXL worker", "release", _worker, "get_transfer_results", ()).within("0.30.0", "0.33.0"),
