@@ -76,7 +76,7 @@ class NixlPullConnector(Connector):
             request.kv_transfer_params["do_remote_prefill"] = False
         return super().update_state_after_alloc(request, blocks, num_external_tokens)
 
-    def request_finished(self, request: Any) -> None:
+    def request_finished(self, request: Any, block_ids: Any) -> None:
         """Aborted before it was scheduled: the producer is told."""
         if (request.kv_transfer_params or {}).get("do_remote_prefill"):
             self.connector_scheduler._reqs_need_recv[request.request_id] = (request, [])
@@ -192,7 +192,7 @@ class Scheduler:
         self, request: Any, delay_free_blocks: bool = False, connector_keeps: bool = False
     ) -> tuple[str, None]:
         if hasattr(self.connector, "request_finished"):
-            self.connector.request_finished(request)
+            self.connector.request_finished(request, [])
         self.finished_req_ids.add(request.request_id)
         if not (delay_free_blocks or connector_keeps):
             self._free_blocks(request)

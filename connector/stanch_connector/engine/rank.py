@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -111,22 +112,21 @@ class Rank:
     def told(self) -> dict[str, Any] | None:
         """The answer to the last ask, or new counts; None where there is nothing to say."""
         asked, self._asked = self._asked, None
-        fix = getattr(self._worker, "stanch", None)
+        hits = getattr(getattr(self._worker, "stanch", None), "hits", 0)
         guards = {self._guard, getattr(self._connector, "stanch_guard", self._guard)}
-        errors: dict[str, int] = {}
-        for guard in guards:
-            for hook, count in guard.errors.items():
-                errors[hook] = errors.get(hook, 0) + count
-        counts = (getattr(fix, "hits", 0), sum(errors.values()))
+        counts = (hits, sum(sum(guard.errors.values()) for guard in guards))
         if asked is None and (counts == self._counts or not self._met):
             return None
         self._counts = counts
+        errors = Counter[str]()
+        for guard in guards:
+            errors.update(guard.errors)
         number, ids = (asked["number"], asked["ask"]) if asked is not None else (0, ())
         return {
             "number": number,
             "states": {one: self.state(one).value for one in ids},
-            "hits": counts[0],
-            "errors": errors,
+            "hits": hits,
+            "errors": dict(errors),
             "pid": os.getpid(),
         }
 
