@@ -89,8 +89,8 @@ async def engines(folder: Path, *flags: str) -> AsyncIterator[Scene]:
         async with session() as http:
             yield Scene(http, children[0], children[1], annotations)
     finally:
-        for child in children:
-            child.kill()
+        # Not killed: what it made for its token goes with it.
+        await asyncio.gather(*(child.end(10) for child in children))
 
 
 def play(folder: Path, script: Callable[[Scene], Awaitable[None]], *flags: str) -> None:
