@@ -5,8 +5,8 @@
     worker._read_blocks_for_req       all of them are (after), if any was: from 0.32 on this one only begins a
                                       handshake where there was none
     worker._handle_failed_transfer    something of it failed (before)
-    worker.get_transfer_results       its receive is reported (after; get_finished up to 0.29). A late report
-                                      of a released one is dropped here
+    worker.get_transfer_results       its receive is reported (get_finished up to 0.29): what failed is seen
+                                      before, and a late report of a released one dropped after
     connector.build_connector_worker_meta   the answer, with the output of the step that brought the ask
 
 Nothing is sent unless the scheduler's side asked, or a count changed; nothing at all before its first
@@ -34,7 +34,7 @@ ATTRIBUTE: Final = "_stanch_rank"
 REPORTS: Final = 16_384
 
 WORKER_METHODS: Final = ("_read_blocks_for_req", "_read_blocks", "_handle_failed_transfer", "get_finished")
-WORKER_ATTRIBUTES: Final = ("_recving_metadata", "_recving_transfers")
+WORKER_ATTRIBUTES: Final = ("_recving_metadata", "_recving_transfers", "_failed_recv_reqs")
 CONNECTOR_METHODS: Final = ("start_load_kv", "build_connector_worker_meta")
 
 
@@ -72,6 +72,13 @@ class Rank:
     def failed(self, request_id: str, *_: Any, **__: Any) -> None:
         _remember(self._failed, request_id, None)
 
+    def reporting(self) -> None:
+        """Before get_finished. Up to 0.21 what could not be set up is only in this set."""
+        failed = self._worker._failed_recv_reqs
+        if failed and isinstance(failed, set):
+            for one in tuple(failed):
+                self.failed(one)
+
     def directed(self, metadata: Any) -> None:
         """Before start_load_kv: what the scheduler's side says with this step."""
         directive = getattr(metadata, DIRECTIVE, None)
@@ -97,6 +104,9 @@ class Rank:
     def state(self, request_id: str) -> RankState:
         if request_id in self._failed:
             return RankState.FAILED
+        # Entered while a read is under way, and taken out with the report.
+        if request_id in self._worker._recving_transfers:
+            return RankState.READING
         if request_id in self._reported:
             return self._reported[request_id]
         meta = self._worker._recving_metadata.get(request_id)
@@ -104,9 +114,6 @@ class Rank:
             return RankState.UNKNOWN
         if request_id not in self._posted:
             return RankState.HANDSHAKE
-        # Entered while a read is under way, and taken out with the report.
-        if request_id in self._worker._recving_transfers:
-            return RankState.READING
         return RankState.DONE if has_blocks(meta.local_block_ids) else RankState.EMPTY
 
     def told(self) -> dict[str, Any] | None:
@@ -186,7 +193,9 @@ def _put_on(connector: Any, rank: Rank, guard: Guard, meta_class: Any) -> None:
         own = answer()
         told = _safely(guard, "rank.told", rank.told)
         # A connector that sends something of its own keeps it: then this rank has said nothing.
-        return meta_class({rank.number: told}) if own is None and told is not None else own
+        if own is not None or told is None:
+            return own
+        return _safely(guard, "rank.meta", lambda: meta_class({rank.number: told}))
 
     @functools.wraps(post)
     def post_blocks(*args: Any, **kwargs: Any) -> Any:
@@ -206,6 +215,7 @@ def _put_on(connector: Any, rank: Rank, guard: Guard, meta_class: Any) -> None:
 
     @functools.wraps(report)
     def get_results(*args: Any, **kwargs: Any) -> Any:
+        _safely(guard, "rank.reporting", rank.reporting)
         found = report(*args, **kwargs)
         _safely(guard, "rank.reported", lambda: rank.reported(_received(found)))
         return found
