@@ -91,6 +91,23 @@ def test_a_kit_that_cannot_be_made_does_not_hinder_the_scheduler(
     assert len(core.scheduler.requests) == 1
 
 
+def test_a_kit_that_cannot_be_made_is_not_made_by_every_question(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt would put its hooks before those of the last one."""
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("stanch_connector.engine.releaser.Releaser.__init__", broken)
+    plugin.register()
+    core = vllm.EngineCore()
+    for _ in range(sys.getrecursionlimit()):
+        assert "error" in json.loads(core.stanch_ask("summary"))
+    core.scheduler.add_request(picture.request("cmpl-a-0-00000000"))
+    assert len(core.scheduler.requests) == 1
+
+
 @pytest.mark.parametrize("gone", ["EngineCore", "Scheduler"])
 def test_a_vllm_without_them_is_left_alone(vllm: SimpleNamespace, gone: str) -> None:
     for module in ("vllm.v1.engine.core", "vllm.v1.core.sched.scheduler"):

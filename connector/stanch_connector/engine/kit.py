@@ -20,6 +20,10 @@ from stanch_connector.ledger import Ledger
 ATTRIBUTE: Final = "_stanch_kit"
 
 
+class NoKitError(Exception):
+    """The kit of this scheduler failed while it was made."""
+
+
 class Kit:
     """Belongs to one scheduler, lives in its process, is called in its thread. unknown: why nothing was
     hooked."""
@@ -120,9 +124,13 @@ def answer(core: Any, question: str, guard: Guard, args: str = "{}") -> str:
 
 
 def kit_of(scheduler: Any, guard: Guard) -> Kit:
-    """The scheduler's kit; made here where the plug-in came too late for its construction."""
+    """The scheduler's kit; made here where the plug-in came too late for its construction. Raises NoKitError
+    where it could not be made: what was put on by then must not be put on again by every question."""
     kit = getattr(scheduler, ATTRIBUTE, None)
-    if not isinstance(kit, Kit):
+    if kit is None:
+        setattr(scheduler, ATTRIBUTE, False)
         kit = Kit(scheduler, guard)
         setattr(scheduler, ATTRIBUTE, kit)
+    if not isinstance(kit, Kit):
+        raise NoKitError
     return kit
