@@ -28,18 +28,19 @@ class Chaos:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
         self.directory = directory
-        self._round = 0
+        # Of the present round.
+        self.number = 0
         self.order([])
 
     def order(self, points: list[str] | str, times: int | None = 1, but: Sequence[str] = ()) -> int:
         """From now on these raise ("all": whatever is of the kit, but for some), each so often per process;
         the round's number."""
-        self._round += 1
+        self.number += 1
         new = self.directory / "new"
-        said = {"round": self._round, "points": points, "times": times, "but": list(but)}
+        said = {"round": self.number, "points": points, "times": times, "but": list(but)}
         new.write_text(json.dumps(said))
         new.replace(self.directory / "control")
-        return self._round
+        return self.number
 
     def seen(self, number: int) -> set[str]:
         """The points that were reached in that round, in any process."""
