@@ -39,6 +39,13 @@ class Output:
     kv_connector_worker_meta: Any = None
 
 
+class NoBlocks(tuple[Any, ...]):
+    """KVCacheBlocks without one."""
+
+    def new_empty(self) -> NoBlocks:
+        return self
+
+
 class Connector:
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> str:
         return f"allocated {num_external_tokens}"
@@ -128,7 +135,7 @@ class Scheduler:
         request.status = Status.WAITING_FOR_REMOTE_KVS
 
     def run(self, request: Any) -> None:
-        self.connector.update_state_after_alloc(request, (), 0)
+        self.connector.update_state_after_alloc(request, NoBlocks(), 0)
         request.status = Status.RUNNING
         self.running.append(request)
 

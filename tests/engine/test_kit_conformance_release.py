@@ -1,22 +1,27 @@
 """The release against the NIXL sources of every released minor from 0.20, by conformance.
 
-As test_kit_conformance.py: the sources are the versions' own, the rest are stand-ins. With the stock class and
-with our connector.
+As test_kit_conformance.py: the sources are the versions' own, the rest are stand-ins. With the stock class
+and with our connector.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stanch_connector import compat
-from stanch_connector.engine import layout
+from stanch_connector.engine import layout, seams
+from stanch_connector.engine.guard import Guard
+from stanch_connector.engine.releaser import Releaser
 from tests.connector.conformance import sources
 from tests.connector.conformance.release_life import Engine, installed
-from tests.connector.picture import Status
+from tests.connector.picture import Scheduler, Status
 
 pytestmark = [
     pytest.mark.engine,
@@ -42,9 +47,11 @@ def nixl(request: pytest.FixtureRequest) -> Iterator[compat.Nixl]:
 
 
 @contextmanager
-def engine(nixl: compat.Nixl, groups: int = 1, ranks: int = 1, *, fixed: bool = False) -> Iterator[Engine]:
+def engine(
+    nixl: compat.Nixl, groups: int = 1, ranks: int = 1, *, fixed: bool = False, within: Path | None = None
+) -> Iterator[Engine]:
     """It must have lived through the test: no hook failed."""
-    one = Engine(nixl, groups, ranks, fixed=fixed)
+    one = Engine(nixl, groups, ranks, fixed=fixed, within=within)
     # Stock code of before 0.29 has an assertion against the other form.
     one.form = "([],)" if fixed or minor(nixl) >= 29 else "()"
     yield one
@@ -223,3 +230,61 @@ def test_one_rank_is_done_and_the_other_read_nothing(nixl: compat.Nixl, fixed: b
             one.step()
             assert one.kit.releaser.said.of("a") == {0: "D", 1: "E"}
         assert one.release("a")["ways"] == {"a": "failed"}
+
+
+@stock_and_fixed
+@some_ranks
+class TestMultiConnector:
+    @pytest.fixture
+    def root(self, nixl: compat.Nixl) -> Path:
+        found = sources.locate_tree(nixl.version)
+        assert found is not None
+        return found
+
+    def test_what_nixl_loads(self, nixl: compat.Nixl, root: Path, fixed: bool, ranks: int) -> None:
+        with engine(nixl, ranks=ranks, fixed=fixed, within=root) as one:
+            for other in one.others:
+                # Which the executor would add up by itself.
+                other.sends = Sent()
+            one.lost[-1] = {"b"}
+            waits, gone = one.park("a"), one.park("b", blocks=True)
+            one.scheduler.abort(gone)
+            one.step()
+            expected = {"b": "freed", **({"a": "completed"} if leaks(nixl, fixed) else {})}
+            assert one.release()["ways"] == expected
+            one.output({"b"})
+            one.step()
+            assert waits.status is Status.RUNNING
+            assert set(one.requests) == {"a"}
+
+    def test_what_another_loads(self, nixl: compat.Nixl, root: Path, fixed: bool, ranks: int) -> None:
+        """NIXL is told of it too, and its ranks may well say that there was nothing to read."""
+        with engine(nixl, ranks=ranks, fixed=fixed, within=root) as one:
+            one.park("a", by=0)
+            one.step()
+            assert one.other.loading == {"a"}
+            assert one.release("a")["refusals"] == {"no-adapter": 1}
+            one.scheduler.abort(one.requests["a"])
+            assert one.release("a")["refusals"] == {"no-adapter": 1}
+            one.output({"a"})
+            assert one.requests == {}
+
+
+class Sent:
+    """What another connector's rank sends."""
+
+    def aggregate(self, other: Any) -> Sent:
+        return self
+
+
+def test_push_mode_is_refused(nixl: compat.Nixl) -> None:
+    module = sys.modules[nixl.connector.__module__]
+    push = getattr(module, "NixlPushConnector", None)
+    assert (push is None) == (minor(nixl) < 24)
+    if push is not None:
+        made = push.__new__(push)
+        made.connector_scheduler = SimpleNamespace(_reqs_need_recv={})
+        nothing = Releaser(Scheduler(connector=made), Guard()).nothing
+        assert nothing is not None
+        assert nothing.kind == "push"
+        assert seams.parts_within(made) == [made]
