@@ -15,7 +15,15 @@ from stanch_connector.engine import layout, rank, releaser
 from stanch_connector.engine.guard import FAILURES_IN_A_ROW, Guard
 from stanch_connector.engine.kit import Kit, answer, kit_of
 from stanch_connector.engine.releaser import Releaser
-from tests.connector.picture import Connector, NixlPullConnector, Scheduler, Status, request
+from tests.connector.picture import (
+    Connector,
+    NixlMetadata,
+    NixlPullConnector,
+    ReqMeta,
+    Scheduler,
+    Status,
+    request,
+)
 from tests.connector.picture_ranks import Engine, RankConnector, WorkerMetadata, vllm_modules
 
 pytestmark = pytest.mark.unit
@@ -270,6 +278,25 @@ class TestWhatEachRankSays:
         assert runs.status is Status.RUNNING
         scene.step()
         assert scene.quiet()
+
+
+def test_a_late_start_is_dropped_by_the_scheduler_and_by_each_rank() -> None:
+    scene = Scene(ranks=2)
+    scene.lose("a")
+    scene.engine.scheduler.abort(scene.park("a", BLOCKS))
+    scene.step()
+    scene.release("a")
+    needed = scene.engine.scheduler.connector.connector_scheduler._reqs_need_recv
+    params = {"remote_engine_id": "prefill-1"}
+    needed["a"] = (request("a", kv_transfer_params=params), BLOCKS)
+    assert scene.engine.scheduler.step().reqs_to_recv == {}
+    for connector in scene.engine.connectors:
+        ours: Any = connector
+        ours._stanch_rank._gone.add(["b"])
+        ours._connector_metadata = NixlMetadata({"b": ReqMeta(BLOCKS, "prefill-1")})
+        ours.start_load_kv(None)
+        assert "b" not in ours.connector_worker.wrote
+    assert scene.quiet()
 
 
 def test_a_dry_run_changes_nothing() -> None:
