@@ -1,7 +1,7 @@
 # One word per job. Every target brings its own environment (.venv, from the lock).
 PYTHON ?= python3
 PY := .venv/bin/python
-.PHONY: picture setup demo test verify fmt test-engines test-all engines bench lock clean \
+.PHONY: picture setup demo test test-pythons verify fmt test-engines test-all engines bench bench-engines lock clean \
   cluster-up cluster-down test-cluster cluster-helm
 
 setup: .venv/.done
@@ -18,6 +18,10 @@ demo: setup
 
 test: setup
 	$(PY) -m pytest -m unit
+
+# The kit under the other Pythons of engine images, as far as this machine has them.
+test-pythons: setup
+	$(PY) -m tests.connector.pythons
 
 verify: setup
 	.venv/bin/ruff format --check .
@@ -36,6 +40,7 @@ picture: setup
 
 engines: setup
 	$(PY) -m tests.engine.install
+	$(PY) -m tests.connector.conformance.sources
 
 test-engines: engines
 	$(PY) -m pytest -m engine
@@ -60,11 +65,16 @@ cluster-helm: setup
 test-all: test test-engines
 
 bench: setup
+	$(PY) -m bench.kit
 	$(PY) -m bench.detect
 	$(PY) -m bench.reader
 	$(PY) -m bench.fleet_days
 	$(PY) -m bench.scrape
 	$(PY) -m bench.scrape --growth --seconds 40
+
+# With real engines; a machine that does nothing else says more.
+bench-engines: engines
+	$(PY) -m bench.kit --engines
 
 # Versions move only when this is run; hashes, no addresses.
 lock: setup

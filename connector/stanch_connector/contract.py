@@ -49,7 +49,7 @@ Way = Literal["freed", "completed", "failed"]
 # Why a release does not touch a request.
 Refusal = Literal[
     "unknown-id", "too-young", "not-stuck", "leased", "pinned", "producer", "no-adapter", "push",
-    "not-started", "handshake", "reading", "load-failed", "not-said", "not-built", "kit-off",
+    "not-started", "handshake", "reading", "load-failed", "not-said", "failed", "kit-off",
 ]  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def test_a_restart_that_cannot_be_ends_and_serving_returns() -> None:
 def test_release_is_refused_until_it_is_built() -> None:
     scene = Scene()
     scene.command("x", "release", args={"ids": ["a"]})
-    assert scene.outcomes()["x"] == ("refused", "not built yet")
+    assert scene.outcomes()["x"] == ("refused", "nothing here carries out releases")
 
 
 def test_release_is_handed_over_once_and_reports_later() -> None:

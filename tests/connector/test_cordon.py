@@ -79,7 +79,7 @@ MALFORMED = {
     "NaN": '{"beat":1,"leaseSeconds":NaN}',
     "infinite": '{"beat":1,"leaseSeconds":1e999}',
     "null": '{"beat":1,"leaseSeconds":null}',
-    "too long": '{"beat":1,"x":"' + "y" * 70_000 + '"}',
+    "too long": '{"beat":1,"x":"' + "y" * (1 << 20) + '"}',
     "too deep": "[" * 60_000,
     "a number of ten thousand digits": '{"beat":' + "9" * 10_000 + ',"leaseSeconds":-1}',
 }

@@ -334,6 +334,42 @@ class TestOtherTraffic:
         assert asyncio.run(call(middleware, app, contract.ROUTE_REQUESTS)).status == 501
         assert asyncio.run(call(middleware, app, contract.ROUTE_READY)).status == 200
 
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("turns_away", "/v1/completions"),
+            ("opened", "/v1/completions"),
+            ("closed", "/v1/completions"),
+            ("state", contract.ROUTE_STATE),
+            ("not_ready", contract.ROUTE_READY),
+            ("command", contract.ROUTE_COMMAND),
+        ],
+    )
+    def test_failures_far_apart_do_not_turn_it_off(self, method: str, path: str) -> None:
+        class Moody(NoControl):
+            fails = False
+
+        def moody(*arguments: Any) -> Any:
+            if control.fails:
+                raise RuntimeError
+            return getattr(NoControl(), method)(*arguments)
+
+        control = Moody()
+        setattr(control, method, moody)
+        app = FakeApp(FakeCores(replies))
+        middleware = StanchMiddleware(app, control)
+        verb = "POST" if method == "command" else "GET"
+
+        async def scene() -> Any:
+            for _ in range(FAILURES_IN_A_ROW):
+                for control.fails in (True, False):
+                    await call(middleware, app, path, method=verb)
+            return (await call(middleware, app, contract.ROUTE_STATE)).json()
+
+        body = asyncio.run(scene())
+        assert sum(body["errors"].values()) == FAILURES_IN_A_ROW
+        assert body["disabled"] is None
+
 
 class TestMetrics:
     SUMMARY = json.dumps(

@@ -20,9 +20,14 @@ from tests.connector import picture
 pytestmark = pytest.mark.unit
 
 
+def make_connector(config: Any, role: Any, kv_cache_config: Any) -> Any:
+    return picture.Connector()
+
+
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """vllm.v1.engine.core with EngineCore, and vllm.v1.core.sched.scheduler with Scheduler."""
+    """vllm.v1.engine.core with EngineCore, vllm.v1.core.sched.scheduler with Scheduler, and the factory of
+    connectors."""
 
     class Scheduler(picture.Scheduler):
         pass
@@ -39,6 +44,12 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     sched.Scheduler = Scheduler  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, core.__name__, core)
     monkeypatch.setitem(sys.modules, sched.__name__, sched)
+    transfer = "vllm.distributed.kv_transfer.kv_connector"
+    for name in ("vllm.distributed", "vllm.distributed.kv_transfer", transfer):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    factory = ModuleType(f"{transfer}.factory")
+    factory.KVConnectorFactory = type("KVConnectorFactory", (), {"create_connector": make_connector})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, factory.__name__, factory)
     monkeypatch.setattr(layout, "ids_are_randomized", lambda: True)
     return SimpleNamespace(EngineCore=EngineCore, Scheduler=Scheduler)
 
@@ -76,6 +87,23 @@ def test_a_kit_that_cannot_be_made_does_not_hinder_the_scheduler(
     monkeypatch.setattr("stanch_connector.engine.kit.kit_of", broken)
     plugin.register()
     core = vllm.EngineCore()
+    core.scheduler.add_request(picture.request("cmpl-a-0-00000000"))
+    assert len(core.scheduler.requests) == 1
+
+
+def test_a_kit_that_cannot_be_made_is_not_made_by_every_question(
+    vllm: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt would put its hooks before those of the last one."""
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("stanch_connector.engine.releaser.Releaser.__init__", broken)
+    plugin.register()
+    core = vllm.EngineCore()
+    for _ in range(sys.getrecursionlimit()):
+        assert "error" in json.loads(core.stanch_ask("summary"))
     core.scheduler.add_request(picture.request("cmpl-a-0-00000000"))
     assert len(core.scheduler.requests) == 1
 

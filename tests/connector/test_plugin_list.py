@@ -16,7 +16,6 @@ from stanch_connector.engine.hooks import attach
 from stanch_connector.engine.ids import client_id
 from stanch_connector.engine.kit import Kit, answer, kit_of
 from stanch_connector.engine.layout import HOOKED, HOOKED_CONNECTOR, UnknownLayoutError
-from stanch_connector.engine.listing import NO_RELEASE
 from stanch_connector.engine.seams import fix_of
 from stanch_connector.ledger import Ledger
 from tests.connector.picture import Connector, Scheduler, Status, request
@@ -82,7 +81,9 @@ def test_parked_then_its_client_goes(kit: Kit, scheduler: Scheduler, clock: Cloc
             "leased": False,
             "pinned": False,
             "releasable": False,
-            "refusal": NO_RELEASE,
+            "way": None,
+            "refusal": "the kit has no adapter for Connector",
+            "refusalKind": "no-adapter",
         }
     ]
     scheduler.abort(one)
@@ -207,9 +208,12 @@ def test_summary_counts_the_parked_and_the_orphans_and_no_lease(
         "orphan_requests": 2,
         "orphan_blocks": 24,
         "oldest_seconds": 50,
+        "fixHits": 0,
+        "releases": {},
+        "refusals": {},
     }
     kit.unknown = "something"
-    assert set(kit.summary()) == {"errors", "fix"}
+    assert set(kit.summary()) == {"errors", "fix", "fixHits", "releases", "refusals"}
 
 
 def test_hooks_hand_through_what_vllm_returns_and_raises(kit: Kit, scheduler: Scheduler) -> None:

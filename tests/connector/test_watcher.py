@@ -235,6 +235,27 @@ def test_the_thread_reads_and_stops(volume: Volume) -> None:
     assert not watcher.alive()
 
 
+def test_no_failure_of_ours_ends_the_thread(volume: Volume) -> None:
+    class Moody(Gate):
+        failures = 3
+
+        def busy(self) -> bool:
+            if self.failures:
+                self.failures -= 1
+                raise RuntimeError
+            return False
+
+    gate = Moody("thread-test")
+    watcher = Watcher(gate, str(volume.file))
+    watcher.start()
+    assert eventually(lambda: gate.failures == 0)
+    volume.write(**{ANNOTATION_COMMAND: command("c-1", boot="thread-test")})
+    assert eventually(lambda: bool(gate.outcomes()))
+    watcher.stop()
+    assert sum(gate.guard.errors.values()) == 3
+    assert gate.guard.disabled is None
+
+
 def test_nothing_at_import_and_a_running_watcher_does_not_hinder_the_end(tmp_path: Path) -> None:
     code = (
         "import threading, sys\n"

@@ -118,7 +118,7 @@ def test_where_the_others_cannot_be_told_a_drain_is_not_at_rest(tmp_path: Path) 
 
 
 def test_a_command_by_post_reaches_every_process_once(tmp_path: Path) -> None:
-    """Releases excepted: one process carries them out, the one that was asked."""
+    """A release is carried out by one process, the one that was asked; the others show its outcome."""
     own = open_folder("b00t", (str(tmp_path),))
     assert own is not None
     [folder] = tmp_path.iterdir()
@@ -134,6 +134,9 @@ def test_a_command_by_post_reaches_every_process_once(tmp_path: Path) -> None:
     assert gate.turns_away("/v1/completions", None) == "draining"
     assert handed == []
     assert gate.posted() == []
+    other.publish(0, [{"id": "release", "verb": "release", "state": "done", "released": ["a"]}], texts)
+    watcher.once()
+    assert {one["id"]: one["state"] for one in gate.outcomes()}["release"] == "done"
 
 
 def test_what_came_by_post_is_told_to_the_others(tmp_path: Path) -> None:
@@ -150,4 +153,4 @@ def test_what_came_by_post_is_told_to_the_others(tmp_path: Path) -> None:
     gate.restart_failed("not in a test")
     Watcher(gate, str(tmp_path / "none"), own).once()
     [peer] = own.read().values()
-    assert [json.loads(text)["id"] for text in peer.posted] == ["restart"]
+    assert [json.loads(text)["id"] for text in peer.posted] == ["restart", "release"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
+
+from stanch.edge.cli import commands
 
 # Long enough for a machine that is busy with other tests; nothing is expected to take it.
 _SECONDS = 60.0
@@ -49,6 +53,14 @@ async def stanch(*arguments: str, stdin: bytes = b"", environment: Mapping[str, 
     done = Done(process.returncode or 0, out.decode(errors="replace"), err.decode())
     assert "Traceback" not in done.err, done.err
     return done
+
+
+async def inside(*arguments: str) -> Done:
+    """The same in this process, on a thread of its own, where its loop is: for tables of many rows."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = await asyncio.to_thread(commands.run, arguments, debug=False)
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 async def into_nothing(*arguments: str) -> Done:

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 import aiohttp
 from aiohttp import web
 
+from tests.edge.fake_kit import FakeKit
+
 T = TypeVar("T")
 
 
@@ -152,6 +154,8 @@ class FakeVllm:
         self.healthy: bool = True
         self.paused: object = None
         self.sleeping: bool | None = None
+        self.kit: FakeKit | None = None
+        self.models: object = {"object": "list", "data": [{"id": "tiny", "max_model_len": 512}]}
         self.started = 1_700_000_000.0
         self.asked: list[Asked] = []
         self.paths: list[str] = []
@@ -194,6 +198,8 @@ class FakeVllm:
         site.router.add_get("/is_paused", self._paused)
         site.router.add_get("/is_sleeping", self._sleeping)
         site.router.add_post("/v1/completions", self._complete)
+        site.router.add_get("/v1/models", self._models)
+        site.router.add_route("*", "/stanch/v1/{what}", self._ask_kit)
         self.closing = asyncio.Event()
         self._runner = web.AppRunner(site, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -232,6 +238,15 @@ class FakeVllm:
         if self.sleeping is None:
             raise web.HTTPNotFound
         return web.json_response({"is_sleeping": self.sleeping})
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response(self.models)
+
+    async def _ask_kit(self, request: web.Request) -> web.StreamResponse:
+        self.paths.append(request.path)
+        if self.kit is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        return await self.kit.serve(request)
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(Asked(request.headers, await request.json()))

@@ -6,8 +6,9 @@ import aiohttp
 import pytest
 
 from stanch.edge.demo.child import Child, StartError
-from stanch.edge.demo.engine import Engine, settings_from
+from stanch.edge.demo.engine import Engine
 from stanch.edge.demo.pd import RequestFailedError, pd_request
+from stanch.edge.demo.settings import settings_from
 from tests.edge.test_demo_engine import MODULE, ask, engine, gauges, run, until, values
 
 pytestmark = pytest.mark.unit

@@ -24,6 +24,7 @@ from stanch.edge.demo.view import PlainView, folded, story_of, table
 pytestmark = pytest.mark.unit
 
 STEPS = ["Observe", "Confirm", "Cordon", "Drain", "Confirm again", "Capture", "Restart", "Verify", "Uncordon"]
+WITH_KIT = ["Observe", "Confirm", "Capture", "Release", "Verify"]
 # Quick, for the stories that are not to end well.
 HASTE = Policy(interval_seconds=0.25).with_hold(2.0)
 
@@ -40,20 +41,25 @@ class Told(PlainView):
         self.boards.append(rows)
 
 
-def test_the_whole_story() -> None:
-    out = Told()
+@pytest.mark.parametrize("kit", [True, False], ids=["release", "restart"])
+def test_the_whole_story(kit: bool) -> None:
+    out, pids = Told(), list[list[int]]()
 
     async def play() -> Incident:
-        async with Fleet(seed=7) as fleet:
-            return await asyncio.wait_for(run(fleet, POLICY, out, seed=7), 120)
+        async with Fleet(seed=7, kit=kit) as fleet:
+            pids.append([member.pid for member in fleet.engines])
+            incident = await asyncio.wait_for(run(fleet, POLICY, out, seed=7), 120)
+            pids.append([member.pid for member in fleet.engines])
+            return incident
 
     incident = asyncio.run(play())
     text = out.file.getvalue()
     assert incident.failure is None, text
-    assert [step.name for step in incident.steps] == STEPS
+    assert [step.name for step in incident.steps] == (WITH_KIT if kit else STEPS)
+    assert (pids[0] == pids[1]) == kit
     assert not any(step.failed for step in incident.steps)
     assert all(a.end <= b.start for a, b in zip(incident.steps, incident.steps[1:], strict=False))
-    assert incident.signature in ("HeldFloor", "HeldIdle")
+    assert incident.signature in (("ParkedRemoteKV",) if kit else ("HeldFloor", "HeldIdle"))
     assert "confirmed" in incident.sentence
 
     # What the leak swallowed, by name; its blocks are what the watchdog saw held; the rest lost nothing.
@@ -70,8 +76,9 @@ def test_the_whole_story() -> None:
     # The watchdog never accused anybody else.
     faults = {row.name for rows in out.boards for row in rows if row.state is State.FAULT}
     assert faults == {incident.engine}
-    assert {row.name for rows in out.boards for row in rows if row.out} == {incident.engine}
-    assert f"watchdog: fault: {incident.engine} held" in text
+    taken_out = {row.name for rows in out.boards for row in rows if row.out}
+    assert taken_out == (set() if kit else {incident.engine})
+    assert f"watchdog: fault: {incident.engine} " in text
     assert all(re.match(r" *\d+\.\d s  \S", line) for line in text.splitlines())
 
 
@@ -110,7 +117,7 @@ def test_a_step_that_fails_ends_the_story_and_says_so(broken: str, says: str) ->
     out = Told()
 
     async def play() -> Incident:
-        async with Stubborn(seed=7) as fleet:
+        async with Stubborn(seed=7, kit=False) as fleet:
             fleet.broken = broken
             limits = Limits(ready=2.0, planted=1)
             return await asyncio.wait_for(run(fleet, HASTE, out, seed=7, limits=limits), 120)

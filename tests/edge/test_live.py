@@ -105,7 +105,7 @@ def test_a_restart_forgets_the_version_until_it_is_said_again() -> None:
         policy = Policy(interval_seconds=5.0)
         async with scene(fake, role=Role.PREFILL, policy=policy) as s:
             name = fake.url.removeprefix("http://")
-            await s.live.learn_versions()
+            await s.live.learn()
             limits = [(await s.steps(8))[0].verdict.limit_seconds]
             fake.restart()
             fake.rank.usage, fake.version = 0.3, "0.21.0"
@@ -125,7 +125,7 @@ def test_the_version_of_one_that_was_down_is_asked_again_after_a_minute() -> Non
         async with scene(fake) as s:
             name = fake.url.removeprefix("http://")
             await fake.down()
-            await s.live.learn_versions()
+            await s.live.learn()
             await fake.up()
             await s.step(59.0)
             assert fake.paths.count("/version") == 0

@@ -1,5 +1,6 @@
-"""What `stanch demo --engines` plays on: real vLLM engines, one prefill and two decodes, the decodes with the
-injector in them; the demo's own router sends them light traffic from this process.
+"""What `stanch demo --engines` plays on: real vLLM engines, one prefill and two decodes, all with the stock
+connector and the engine kit, the decodes with the injector in them; the demo's own router sends them light
+traffic from this process.
 
 It is no part of the package, which ships neither a fault injector nor an installer.
 """
@@ -21,15 +22,19 @@ import aiohttp
 
 from stanch.core.policy import Policy
 from stanch.edge.demo.child import StartError
-from stanch.edge.demo.fleet import Member, Traffic
+from stanch.edge.demo.fleet import Member, Stuck, Traffic
 from stanch.edge.demo.pd import PdRequest, RequestFailedError, pd_request
 from stanch.edge.demo.repair import Limits, Say
 from stanch.edge.demo.router import Router
 from stanch.edge.demo.story import Stage
 from tests.engine import install
 from tests.engine.bed import Bed, Engine, EngineError, Role, Spec
+from tests.engine.chaos_bed import start
+from tests.engine.kit import ask
 from tests.engine.marks import PARK
 from tests.engine.model import words
+from tests.engine.release_bed import TOKEN, with_kit
+from tests.engine.weights import write_weights
 
 _T = TypeVar("_T")
 
@@ -61,6 +66,7 @@ class EngineFleet:
     """A Deployment of real engines. Use `fleet(...)`."""
 
     kind = f"real vLLM {VERSION}, on the CPU"
+    token: str | None = TOKEN
 
     def __init__(self, bed: Bed, session: aiohttp.ClientSession, seed: int, say: Say) -> None:
         self._bed = bed
@@ -76,8 +82,12 @@ class EngineFleet:
 
     async def start(self) -> Router:
         """All engines at once, then a first request to each decode; returns the router. Raises StartError."""
-        specs = [Spec(role, name, inject=role == "decode") for name, role in ROLES.items()]
-        for engine in await self._off_loop(lambda: self._bed.start_all(*specs)):
+        write_weights(self._bed.directory / "model")
+        engines = [
+            with_kit(self._bed, Spec(role, name, inject=role == "decode")) for name, role in ROLES.items()
+        ]
+        await self._off_loop(lambda: start(*engines))
+        for engine in engines:
             self._pids[engine.name] = _group(engine)
         urls = {name: self._engine(name).url for name in ROLES}
         prefills = {name: url for name, url in urls.items() if ROLES[name] == "prefill"}
@@ -126,8 +136,16 @@ class EngineFleet:
         except (aiohttp.ClientError, asyncio.TimeoutError):
             return False
 
-    async def stuck(self, name: str) -> None:
-        """A stock engine lists nothing: that comes with the engine kit."""
+    async def stuck(self, name: str) -> tuple[Stuck, ...]:
+        """What the engine's kit lists as stuck."""
+        listed = await asyncio.to_thread(ask, self._engine(name))
+        return tuple(
+            Stuck(
+                one["schedulerId"], one["status"], one["ageSeconds"], one["blocks"], one["cacheShare"],
+                one["remoteEngine"],
+            )
+            for one in listed.stuck()
+        )  # fmt: skip
 
     async def end(self) -> None:
         """End all processes side by side, by force if it must be, also when this is interrupted."""

@@ -14,6 +14,8 @@ same     As park, but the claim is made true first: an unmarked request with the
          group, `([],)`, the form that a really parked request has.
 mute     The worker reads the blocks but its report is lost. This leaks in every version, so it stands for
          the ways into the state that the fix left open. It is what the leak scenarios on 0.32.0 use.
+half     As mute, but only on the ranks after the first.
+late     As mute, but the report comes once the file `stanch_late_file` (kv_connector_extra_config) is there.
 grammar  Compiling the request's grammar takes `stanch_grammar_delay_ms` (kv_connector_extra_config) longer.
 
 `stanch_step_delay_ms` in the same place makes every step of the worker that much slower: a slow model,
@@ -24,12 +26,17 @@ without a big one.
 
 from __future__ import annotations
 
+import logging
 import time
+from pathlib import Path
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
 
-from tests.engine.marks import GRAMMAR, MUTE, PARK, SAME
+from tests.engine.marks import GRAMMAR, HALF, LATE, MUTE, PARK, SAME
+
+# Below vLLM's own logger, whose handler it needs.
+logger = logging.getLogger("vllm.bed")
 
 
 def is_marked(request_id: str, mark: str) -> bool:
@@ -52,6 +59,9 @@ class Injection:
         self._blocks_by_prompt: dict[tuple[int, ...], list[int]] = {}
         self._copies: list[tuple[int, int]] = []
         extra = vllm_config.kv_transfer_config.get_from_extra_config
+        self._rank = vllm_config.parallel_config.rank
+        self._withheld: set[str] = set()
+        self._late_file = Path(extra("stanch_late_file", "/nonexistent"))
         self._step_delay_s = int(extra("stanch_step_delay_ms", 0)) / 1000
         grammar_delay_ms = int(extra("stanch_grammar_delay_ms", 0))
         # Only the scheduler's side lives in the EngineCore process, where grammars are compiled.
@@ -94,13 +104,22 @@ class Injection:
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
         sent, received = super().get_finished(finished_req_ids)
-        return sent, {one for one in received if not is_marked(one, MUTE)}
+        return sent, self._reported(received)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """What 0.32.0 calls instead of get_finished; 0.29.0 does not know it."""
         results = super().get_transfer_results(finished_req_ids)
-        results.finished_recving = {one for one in results.finished_recving if not is_marked(one, MUTE)}
+        results.finished_recving = self._reported(results.finished_recving)
         return results
+
+    def _reported(self, received: set[str]) -> set[str]:
+        self._withheld |= {one for one in received if is_marked(one, LATE)}
+        lost = (MUTE, LATE, HALF) if self._rank else (MUTE, LATE)
+        told = {one for one in received if not any(is_marked(one, mark) for mark in lost)}
+        if self._withheld and self._late_file.exists():
+            logger.warning("reported late: %s", sorted(self._withheld))
+            told, self._withheld = told | self._withheld, set()
+        return told
 
 
 class StanchInjector(Injection, NixlPullConnector):

@@ -27,7 +27,7 @@ from hashlib import sha256
 from pathlib import Path
 
 BASE_VERSION = "0.29.0"
-DEFAULT_VERSIONS = (BASE_VERSION, "0.32.0")
+DEFAULT_VERSIONS = (BASE_VERSION, "0.32.0", "0.28.0")
 # Another one would need another torch, hence another venv.
 OVERLAY_MINORS = range(27, 33)
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
@@ -72,7 +72,7 @@ def locate(version: str) -> Installed | None:
 
 def install(version: str) -> Installed:
     """Make sure that this version is installed; return where it is. Raises InstallError."""
-    with _lock():
+    with lock():
         found = locate(version)
         if found is not None:
             _say(f"vLLM {version}: already in {cache_directory()}")
@@ -150,7 +150,7 @@ def _building(name: str, recipe: str) -> Iterator[Path]:
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
+def lock() -> Iterator[None]:
     """One installer at a time; the kernel lifts the lock of one that dies."""
     cache = cache_directory()
     cache.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,12 @@ def _is_complete(directory: Path, recipe: str) -> bool:
 
 
 def _venv_recipe() -> str:
-    return sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    return digest(REQUIREMENTS.read_text())
+
+
+def digest(text: str) -> str:
+    """Names a recipe: another text is another recipe."""
+    return sha256(text.encode()).hexdigest()
 
 
 def _overlay_recipe(version: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-STEPS = ["Observe", "Confirm", "Cordon", "Drain", "Confirm again", "Capture", "Restart", "Verify", "Uncordon"]
+STEPS = ["Observe", "Confirm", "Capture", "Release", "Verify"]
 
 
 def living_in(directory: str) -> list[str]:
@@ -56,16 +56,18 @@ def test_a_leak_in_a_real_engine_is_found_and_healed(scratch: str) -> None:
     assert planted is not None, said
     assert set(re.findall(r"watchdog: fault: (\S+) ", run.stdout)) == {planted[1]}, said
     story, _, incident = run.stdout.partition("\nIncident ")
-    assert re.match(rf"{planted[1]}: Held(Floor|Idle), healed\n", incident), said
+    assert re.match(rf"{planted[1]}: (ParkedRemoteKV|HeldFloor), healed\n", incident), said
     assert "1 prefill and 2 decode engines (real vLLM 0.29.0, on the CPU)" in story, said
     assert re.findall(r"^ +[\d.]+ - +[\d.]+ s  (\w+(?: again)?)  ", incident, re.MULTILINE) == STEPS, said
-    assert "confirmed: a canary was answered" in incident, said
+    assert "confirmed: the engine kit lists the" in incident, said
 
     # Four prompts of 192 to 448 tokens, in blocks of 32.
-    held = re.search(r"Held: (\d+) blocks, (\d+) % of the KV cache\..* come with the engine kit", incident)
-    assert held is not None, said
-    assert 4 * 6 <= int(held[1]) <= 4 * 15, said
-    assert held[1] == held[2], said  # of a hundred
+    freed = re.search(r"4 requests released, (\d+) blocks are free again, and nothing was", incident)
+    assert freed is not None, said
+    assert 4 * 6 <= int(freed[1]) <= 4 * 15, said
+    # By name, as the scheduler knows them; the last of the four may not have been stuck yet.
+    named = re.findall(r"^    cmpl-park-demo-\S+  \d+ blocks", incident, re.MULTILINE)
+    assert 1 <= len(named) <= 4, said
     # A machine that is very busy may once let a probe wait for its second.
     probes = re.search(r"200 (\d+) times of (\d+)", incident)
     assert probes is not None, said

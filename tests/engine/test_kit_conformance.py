@@ -31,7 +31,7 @@ AWAITED = (Receive.PARKED_EMPTY, Receive.PARKED_BLOCKS)
 def installed(version: str, groups: int) -> Iterator[compat.Nixl]:
     nixl = sources.locate(version)
     if nixl is None:
-        pytest.skip(f"no NIXL sources of vLLM {version}: python -m tests.connector.conformance.sources")
+        pytest.skip(f"no sources of vLLM {version}: python -m tests.connector.conformance.sources")
     with imported(nixl, version):
         found = compat.load()
         minor = int(version.split(".")[1])

@@ -1,4 +1,4 @@
-"""The kit's list with data parallelism 2: the leak is on rank 1, and then rank 0 hangs."""
+"""The kit's list with data parallelism 2: the leak is on rank 1, rank 0 hangs, and the leak is released."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ import signal
 import pytest
 
 from tests.engine.bed import Bed, Spec, until
+from tests.engine.chaos_bed import start
 from tests.engine.client import complete, pd_request
-from tests.engine.kit import MIDDLEWARE, ask, kit_path, until_listed
+from tests.engine.kit import ask, until_listed
 from tests.engine.marks import MUTE
 from tests.engine.model import words
+from tests.engine.release_bed import Pair, with_kit
+from tests.engine.weights import write_weights
 
 pytestmark = pytest.mark.engine
 VERSION = "0.29.0"
 
 
 def test_each_rank_answers_for_itself(bed: Bed) -> None:
-    prefill, decode = bed.start_all(
-        Spec("prefill"),
-        Spec(
-            "decode",
-            inject=True,
-            data_parallel=2,
-            extra_args=MIDDLEWARE,
-            python_path=kit_path(bed.directory / "kit"),
-        ),
-    )
+    write_weights(bed.directory / "model")
+    prefill = with_kit(bed, Spec("prefill"))
+    decode = with_kit(bed, Spec("decode", inject=True, data_parallel=2))
+    start(prefill, decode)
     pending = pd_request(prefill.url, decode.url, words(300, seed=5), mark=MUTE, number=9, rank=1)
     until_listed(decode, 1, gone=False, rank=1)
     pending.give_up()
@@ -51,3 +48,11 @@ def test_each_rank_answers_for_itself(bed: Bed) -> None:
     assert list(listed.body["ranks"]) == ["1"]
     assert [one["id"] for one in listed.stuck(1)] == ["cmpl-mute-9"]
     assert stopped.answer().status == 200
+
+    outcome = Pair(prefill, decode).command({"ids": ["cmpl-mute-9", "cmpl-nobody"]})
+    assert (outcome["state"], list(outcome["ways"].values())) == ("done", ["freed"])
+    assert (list(outcome["refused"]), outcome["refusals"]) == (["cmpl-nobody"], {"unknown-id": 1})
+    until(lambda: decode.metric("vllm:kv_cache_usage_perc", engine="1") == 0, "rank 1 holds nothing")
+    assert decode.metric("stanch_releases", engine="1", way="freed") == 1
+    assert decode.metric("stanch_releases", engine="0", way="freed") == 0
+    assert complete(decode.url, words(20), rank=1).answer().status == 200

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from stanch_connector.plugin import UTILITY
 
@@ -19,6 +20,10 @@ from stanch_connector.plugin import UTILITY
 DEADLINE_SECONDS: Final = 5.0
 
 NO_PLUGIN: Final = "the engine core has not loaded the plug-in `stanch` (is it in VLLM_PLUGINS?)"
+
+
+# A string, since a task is no generic at run time in Python 3.10.
+Reply: TypeAlias = "asyncio.Task[dict[str, Any]]"
 
 
 class NoEngineError(Exception):
@@ -47,34 +52,46 @@ class Ranks:
         """Ask all ranks at once. Raises NoEngineError where the client is none that the kit knows."""
         tasks = {rank: self._task(client, identity, rank, question) for rank, identity in ranks_of(client)}
         await asyncio.wait(tasks.values(), timeout=deadline_s)
-        result = Answers()
-        for rank, task in tasks.items():
-            if not task.done() or task.cancelled():
-                result.missing.append(rank)
-                continue
-            error = task.exception()
-            if error is not None:
-                result.missing.append(rank)
-                if _has_no_plugin(error):
-                    result.failed[rank] = NO_PLUGIN
-                continue
-            reply = task.result()
-            if "error" in reply:
-                result.missing.append(rank)
-                result.failed[rank] = str(reply["error"])
-            else:
-                result.answers[rank] = reply
-        return result
+        return answers(tasks)
 
     def _task(self, client: Any, identity: bytes, rank: int, question: str) -> asyncio.Task[dict[str, Any]]:
         key = (rank, question)
         task = self._under_way.get(key)
         if task is None or task.done():
-            task = asyncio.ensure_future(_ask_one(client, identity, question))
-            # A failure that nobody waits for any more is no news.
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._under_way[key] = task
+            task = self._under_way[key] = _begun(client, identity, question)
         return task
+
+
+def order(client: Any, question: str, args: Mapping[int, str]) -> dict[int, Reply]:
+    """The same question with arguments of its own (JSON text) to each of these ranks: shared with nobody, and
+    under way until the engine core has answered. Raises NoEngineError."""
+    return {
+        rank: _begun(client, identity, question, args[rank])
+        for rank, identity in ranks_of(client)
+        if rank in args
+    }
+
+
+def answers(tasks: Mapping[int, Reply]) -> Answers:
+    """What has come in so far."""
+    result = Answers()
+    for rank, task in tasks.items():
+        if not task.done() or task.cancelled():
+            result.missing.append(rank)
+            continue
+        error = task.exception()
+        if error is not None:
+            result.missing.append(rank)
+            if _has_no_plugin(error):
+                result.failed[rank] = NO_PLUGIN
+            continue
+        reply = task.result()
+        if "error" in reply:
+            result.missing.append(rank)
+            result.failed[rank] = str(reply["error"])
+        else:
+            result.answers[rank] = reply
+    return result
 
 
 def ranks_of(client: Any) -> list[tuple[int, bytes]]:
@@ -85,8 +102,15 @@ def ranks_of(client: Any) -> list[tuple[int, bytes]]:
     return [(int.from_bytes(one, "little"), one) for one in identities]
 
 
-async def _ask_one(client: Any, identity: bytes, question: str) -> dict[str, Any]:
-    text = await client._call_utility_async(UTILITY, question, engine=identity)
+def _begun(client: Any, identity: bytes, question: str, *args: str) -> Reply:
+    task = asyncio.ensure_future(_ask_one(client, identity, question, *args))
+    # A failure that nobody waits for any more is no news.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
+
+
+async def _ask_one(client: Any, identity: bytes, question: str, *args: str) -> dict[str, Any]:
+    text = await client._call_utility_async(UTILITY, question, *args, engine=identity)
     reply = json.loads(text)
     if not isinstance(reply, dict):
         raise TypeError("not an answer of the kit")

@@ -31,6 +31,7 @@ MAX_DEADLINE_SECONDS: Final = 3600.0
 
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
 _OPEN: Final = ("accepted", "running")
+_PARTS_OF_A_RELEASE: Final = ("released", "ways", "refused", "refusals", "missingRanks")
 _NEXT: Final[dict[str, tuple[str, ...]]] = {
     "accepted": ("running", "done", "refused", "failed"),
     "running": ("done", "refused", "failed"),
@@ -126,10 +127,8 @@ def report(book: Book, outcome: Outcome) -> Book:
         if outcome.get("state") in _NEXT.get(before.get("state", ""), ()):
             entries[at] = replace(entry, outcome={**before, **outcome})
         elif before.get("state") == "failed" and entry.deadline is not None and "released" in outcome:
-            late: Outcome = {**before, "released": outcome["released"]}
-            if "refused" in outcome:
-                late["refused"] = outcome["refused"]
-            entries[at] = Entry(late)
+            parts = {key: value for key, value in outcome.items() if key in _PARTS_OF_A_RELEASE}
+            entries[at] = replace(entry, outcome=cast(Outcome, {**before, **parts}))
         else:
             return book
         return replace(book, entries=tuple(entries))

@@ -19,7 +19,9 @@ FACTORY = "serve_gate"
 
 class Control(Protocol):
     """What the middleware asks. Every method returns at once and may raise: the middleware counts it,
-    and goes on as if there were no Control."""
+    and goes on as if there were no Control. releaser: see gate.py."""
+
+    releaser: Any
 
     def not_ready(self) -> str | None:
         """Why ROUTE_READY says 503 (a cordon lease lives, a restart is under way), None where it does
@@ -45,6 +47,8 @@ class Control(Protocol):
 
 class NoControl:
     """No commands module: nothing is ever cordoned."""
+
+    releaser: Any = None
 
     def not_ready(self) -> str | None:
         return None

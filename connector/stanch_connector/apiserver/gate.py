@@ -8,9 +8,9 @@ at once:
                                    was let through; without them a drain cannot tell that it is done, and a
                                    restart waits for its deadline
     state(), outcomes(), command() for ROUTE_STATE and ROUTE_COMMAND
-For the plugin: `releaser = f`, f(order, report) begins a release and returns at once; report(outcome) may
-come later from any thread, and more than once ("running", then the end). Until it is set, releases are
-refused ("not built yet"). For the watcher: `read`, `turn`, `restart_failed`.
+From the middleware: `releaser = f`, f(order, report) begins a release and returns at once; report(outcome)
+may come later from any thread, and more than once ("running", then the end). Without it releases are refused.
+For the watcher: `read`, `turn`, `restart_failed`.
 
 The lock is held for the length of a few assignments, never while anything of the engine runs.
 """
@@ -154,7 +154,8 @@ class Gate:
             self._release(order)
 
     def posted(self) -> list[str]:
-        """Commands that came here by POST and that every API-server process has to carry out."""
+        """Commands that came here by POST: every API-server process carries them out, but for a release, of
+        which the others only show the outcome."""
         return list(self._posted)
 
     def forwarded(self, text: str) -> None:
@@ -219,8 +220,7 @@ class Gate:
             begin = order is not None and self._begin(order, now)
             if order is not None:
                 outcome = commands.outcome_of(self._book, order.id) or outcome
-                if not begin:
-                    self._posted.append(text)
+                self._posted.append(text)
         if begin and order is not None:
             self._release(order)
             outcome = commands.outcome_of(self._book, order.id) or outcome
@@ -253,7 +253,7 @@ class Gate:
     def _release(self, order: Order) -> None:
         releaser = self.releaser
         if releaser is None:
-            self.report({"id": order.id, "state": "refused", "reason": "not built yet"})
+            self.report({"id": order.id, "state": "refused", "reason": "nothing here carries out releases"})
             return
         try:
             releaser(order, self.report)

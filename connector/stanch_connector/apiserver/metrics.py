@@ -11,7 +11,7 @@ import math
 from typing import Any, Final, get_args
 
 from stanch_connector.apiserver.ask import Ranks, ranks_of
-from stanch_connector.contract import Fix
+from stanch_connector.contract import Fix, Refusal, Way
 
 # A reading of /metrics waits this long for a hung engine.
 DEADLINE_SECONDS: Final = 0.5
@@ -23,6 +23,16 @@ GAUGES: Final = {
     "orphan_blocks": "KV blocks that these hold.",
     "oldest_seconds": "How long the oldest of the parked and the orphans has been so.",
     "errors": "Exceptions that the kit caught in its own hooks since the engine's start.",
+    "fixHits": "Requests that the fix reported, and the stock connector would have lost.",
+}
+# Of a reply's map from label value to number. All values stand at 0 from the start.
+MAPS: Final = {
+    "releases": ("way", get_args(Way), "Requests that were released, since the engine's start."),
+    "refusals": (
+        "reason",
+        get_args(Refusal),
+        "Requests that a release was refused, since the engine's start.",
+    ),
 }
 FIX: Final = "1 for what the connector says of the known defect: active, not-needed, unpatched, off."
 
@@ -32,6 +42,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._gauges: dict[str, Any] = {}
+        self._maps: dict[str, Any] = {}
         self._fix: Any = None
 
     async def refresh(self, ranks: Ranks, client: Any) -> None:
@@ -43,6 +54,12 @@ class Metrics:
             reply = said.answers.get(rank, {})
             for name, gauge in self._gauges.items():
                 gauge.labels(engine=str(rank)).set(reply.get(name, math.nan))
+            for name, gauge in self._maps.items():
+                label, values, _ = MAPS[name]
+                counts = reply.get(name)
+                for value in values:
+                    count = math.nan if counts is None else counts.get(value, 0)
+                    gauge.labels(engine=str(rank), **{label: value}).set(count)
             fix = reply.get("fix")
             for one in get_args(Fix) if fix is not None else ():
                 self._fix.labels(engine=str(rank), fix=one).set(one == fix)
@@ -53,6 +70,10 @@ class Metrics:
         from prometheus_client import Gauge
 
         self._fix = Gauge("stanch_fix", FIX, ["engine", "fix"], multiprocess_mode="mostrecent")
+        self._maps = {
+            name: Gauge(_full(name), text, ["engine", label], multiprocess_mode="mostrecent")
+            for name, (label, _, text) in MAPS.items()
+        }
         self._gauges = {
             name: Gauge(_full(name), text, ["engine"], multiprocess_mode="mostrecent")
             for name, text in GAUGES.items()
@@ -60,6 +81,9 @@ class Metrics:
 
 
 def _full(name: str) -> str:
-    return {"errors": "stanch_kit_errors", "oldest_seconds": "stanch_oldest_stuck_seconds"}.get(
-        name, f"stanch_{name}"
-    )
+    return {
+        "errors": "stanch_kit_errors",
+        "fixHits": "stanch_fix_hits",
+        "oldest_seconds": "stanch_oldest_stuck_seconds",
+        "refusals": "stanch_release_refusals",
+    }.get(name, f"stanch_{name}")

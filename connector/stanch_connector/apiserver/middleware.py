@@ -16,6 +16,7 @@ from stanch_connector.apiserver.ask import NoEngineError
 from stanch_connector.apiserver.boot import boot_id
 from stanch_connector.apiserver.control import Control, load_control
 from stanch_connector.apiserver.metrics import Metrics
+from stanch_connector.apiserver.releasing import Releasing
 from stanch_connector.apiserver.routes import Routes, engine_core_of
 from stanch_connector.engine.guard import Guard
 
@@ -39,8 +40,11 @@ class StanchMiddleware:
         self._control = control if control is not None else load_control(identity, self._guard)
         self._metrics = Metrics()
         self._routes = Routes(identity, self._control, self._guard)
+        self._releasing = Releasing(self._guard)
+        self._control.releaser = self._releasing.begin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._meet(scope)
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -65,6 +69,14 @@ class StanchMiddleware:
         finally:
             self._tell("closed")
 
+    def _meet(self, scope: Scope) -> None:
+        try:
+            self._releasing.meet(scope)
+        except Exception as error:
+            self._guard.failed("releasing.meet", error)
+        else:
+            self._guard.worked("releasing.meet")
+
     async def _refresh_metrics(self, scope: Scope) -> None:
         if self._guard.disabled is not None:
             return
@@ -82,26 +94,32 @@ class StanchMiddleware:
     def _is_work(self, path: str) -> bool:
         """Whether a drain waits for it: no probe, no metrics page, nothing of the kit's."""
         try:
-            return not drain.passes(path, None, "")
+            work = not drain.passes(path, None, "")
         except Exception as error:
             self._guard.failed("drain.passes", error)
             return False
+        self._guard.worked("drain.passes")
+        return work
 
     def _turned_away(self, path: str, scope: Scope) -> str | None:
         if self._guard.disabled is not None:
             return None
         try:
             request_id = header(scope, b"x-request-id")
-            return self._control.turns_away(path, request_id.decode("latin-1") if request_id else None)
+            reason = self._control.turns_away(path, request_id.decode("latin-1") if request_id else None)
         except Exception as error:
             self._guard.failed("control.turns_away", error)
             return None
+        self._guard.worked("control.turns_away")
+        return reason
 
     def _tell(self, what: str) -> None:
         try:
             getattr(self._control, what)()
         except Exception as error:
             self._guard.failed(f"control.{what}", error)
+        else:
+            self._guard.worked(f"control.{what}")
 
     async def _serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -109,6 +127,8 @@ class StanchMiddleware:
         except Exception as error:
             self._guard.failed("route", error)
             status, body = 500, {"error": f"the kit failed: {type(error).__name__}"}
+        else:
+            self._guard.worked("route")
         await _respond(send, status, body)
 
     async def _answer(self, path: str, scope: Scope, receive: Receive) -> tuple[int, Mapping[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +68,8 @@ class Routes:
             body.update(self.control.state())
         except Exception as error:
             self.guard.failed("control.state", error)
+        else:
+            self.guard.worked("control.state")
         body["ready"] = await self.why_not_ready(app_state) is None
         try:
             said = await self.ranks.ask(engine_core_of(app_state), "state", STATE_DEADLINE_SECONDS)
@@ -90,6 +93,8 @@ class Routes:
         except Exception as error:
             self.guard.failed("control.not_ready", error)
             reason = None
+        else:
+            self.guard.worked("control.not_ready")
         if reason is not None:
             return reason
         check = getattr(getattr(app_state, "engine_client", None), "check_health", None)
@@ -120,7 +125,11 @@ def _merge(body: contract.KitState, said: ask.Answers, guards: list[Guard]) -> N
             errors[hook] = errors.get(hook, 0) + count
     worst = ("unpatched", "off", "active", "not-needed")
     fixes: list[tuple[int, str, str]] = []
+    releases, refusals, hits = Counter[str](), Counter[str](), 0
     for reply in said.answers.values():
+        releases.update(reply.get("releases", {}))
+        refusals.update(reply.get("refusals", {}))
+        hits += reply.get("fixHits", 0)
         for hook, count in reply.get("errors", {}).items():
             errors[hook] = errors.get(hook, 0) + count
         disabled = disabled or reply.get("disabled")
@@ -132,6 +141,8 @@ def _merge(body: contract.KitState, said: ask.Answers, guards: list[Guard]) -> N
         _, fix, reason = min(fixes)
         body["fix"] = fix  # type: ignore[typeddict-item]
         body["fixReason"] = reason
+    if said.answers:
+        body["fixHits"], body["releases"], body["refusals"] = hits, dict(releases), dict(refusals)
     body["errors"] = errors
     body["disabled"] = disabled
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 
-MAX_TEXT_CHARS = 65_536
+# 10,000 ids of a release fit in.
+MAX_TEXT_CHARS = 1 << 20
 
 
 class BadJSON(Exception):  # noqa: N818  (a finding about a text, not a failure of ours)

@@ -42,6 +42,7 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._target: restart.Target | None = None
         self._said_at: float | None = None
+        self._pause = POLL_SECONDS
         self._content: bytes | None = None
         self._values: dict[str, str] = {}
 
@@ -67,19 +68,25 @@ class Watcher:
 
     def once(self) -> None:
         """One round. Never raises."""
+        self._pause = POLL_SECONDS
         self._guarded("annotations", self._read)
         self._guarded("peers", self._share)
         self._guarded("turn", self._turn)
+        self._guarded("pause", self._hasten)
 
     def _run(self) -> None:
         if self._folder is None:
             self._guarded("peers", self._join)
         while not self._stopped.is_set():
             self.once()
-            self._wake.wait(BUSY_POLL_SECONDS if self._gate.busy() else POLL_SECONDS)
+            self._wake.wait(self._pause)
             self._wake.clear()
         if self._folder is not None:
             self._guarded("peers", self._folder.remove)
+
+    def _hasten(self) -> None:
+        if self._gate.busy():
+            self._pause = BUSY_POLL_SECONDS
 
     def _guarded(self, hook: str, work: Callable[[], None]) -> None:
         if self._gate.guard.disabled is not None:

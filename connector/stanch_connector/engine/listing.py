@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from stanch_connector.contract import RequestEntry, Waits
 from stanch_connector.engine.ids import client_id
+from stanch_connector.engine.releaser import Releaser
 from stanch_connector.ledger import Ledger
+from stanch_connector.release import Facts, No
 
-# Not built yet, and said so rather than promised.
-NO_RELEASE: Final = "release is not built yet"
 # More than any scheduler holds in practice (an engine of 10,000 waiting requests); the stuck ones come
 # first.
 MAX_ENTRIES: Final = 20_000
@@ -28,13 +28,15 @@ SUMMARY: Final = (
 ENDED_NORMALLY: Final = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 
 
-def read(scheduler: Any, ledger: Ledger, now: float, *, randomized: bool) -> list[RequestEntry]:
+def read(
+    scheduler: Any, ledger: Ledger, releaser: Releaser, now: float, *, randomized: bool
+) -> list[RequestEntry]:
     """Every request that holds or waits for KV: those held after their end first, then the parked, then the
     rest, each the longest first."""
     usable = max(1, scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1)
     full_lora = _loras_of_a_full_engine(scheduler)
     entries = [
-        _entry(request_id, request, scheduler, ledger, now, usable, full_lora, randomized)
+        _entry(request_id, request, scheduler, ledger, releaser, now, usable, full_lora, randomized)
         for request_id, request in scheduler.requests.items()
     ]
     entries.sort(key=_order)
@@ -73,6 +75,7 @@ def _entry(
     request: Any,
     scheduler: Any,
     ledger: Ledger,
+    releaser: Releaser,
     now: float,
     usable: int,
     full_lora: frozenset[int] | None,
@@ -89,6 +92,22 @@ def _entry(
     kept = finished and blocks > 0 and _kept(status, parked)
     producer = bool(params.get("do_remote_decode"))
     remote = params.get("remote_engine_id")
+    waits_for = _waits_for(status, parked, kept, request, full_lora)
+    verdict = releaser.judge(
+        request,
+        Facts(
+            status=status,
+            parked=waits_for == "remote_kv",
+            ended=finished,
+            awaited=releaser.awaits(request_id),
+            leased=kept and producer,
+            pinned=kept and not producer,
+            producer=producer,
+            arrived=releaser.arrived(request_id),
+            remote=remote if isinstance(remote, str) else None,
+        ),
+    )
+    refused = verdict if isinstance(verdict, No) else None
     return {
         "id": client_id(request_id, randomized=randomized),
         "schedulerId": request_id,
@@ -98,11 +117,13 @@ def _entry(
         "cacheShare": round(blocks / usable, 6),
         "remoteEngine": remote if isinstance(remote, str) else None,
         "clientGone": finished,
-        "waitsFor": _waits_for(status, parked, kept, request, full_lora),
+        "waitsFor": waits_for,
         "leased": kept and producer,
         "pinned": kept and not producer,
-        "releasable": False,
-        "refusal": NO_RELEASE,
+        "releasable": refused is None,
+        "way": None if isinstance(verdict, No) else verdict,
+        "refusal": refused.reason if refused else None,
+        "refusalKind": refused.kind if refused else None,
     }
 
 

@@ -35,9 +35,14 @@ def fix_of(scheduler: Any) -> tuple[Fix, str]:
 
 
 def parts_of(scheduler: Any) -> list[Any]:
-    """The scheduler's connector, and where it is a MultiConnector those that it keeps in _connectors."""
+    """The scheduler's connector, and those within it."""
     connector = getattr(scheduler, "connector", None)
-    return [] if connector is None else [connector, *(getattr(connector, "_connectors", None) or ())]
+    return [] if connector is None else parts_within(connector)
+
+
+def parts_within(connector: Any) -> list[Any]:
+    """The connector, and where it is a MultiConnector those that it keeps in _connectors."""
+    return [connector, *(getattr(connector, "_connectors", None) or ())]
 
 
 def errors_of(scheduler: Any, guard: Guard) -> dict[str, int]:

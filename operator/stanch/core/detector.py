@@ -4,7 +4,9 @@ Laws kept here:
 - Missing is never zero: a reading that is unfit makes the verdict Blind, and none of its values is used.
 - Time in Blind does not count; a gap over three intervals restarts every hold.
 - A restart of the process forgets everything.
-- A fault is never found from one reading.
+- A fault is never found from one reading of the gauges; the engine kit's list has the ages, so one look at it
+  may (ParkedRemoteKV), together with a fit reading.
+- A list counts only near its own time and of the same process; without one nothing is different.
 - A fault outlives one reading that is out of line if nothing at all moved (gauges are not read in one
   instant); any token, any freed block, any blind reading ends it at once.
 - Several engines behind one address are no engine: readings whose process changes all the time are blind.
@@ -16,8 +18,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from stanch.core.candidates import candidates, choose
+from stanch.core.kit import KitReport, usable
 from stanch.core.policy import Policy
-from stanch.core.sample import Role, Sample, counted, problem
+from stanch.core.sample import Lifecycle, Role, Sample, counted, problem
 from stanch.core.signatures import (
     NO_FLOOR,
     NOTHING_OWED,
@@ -55,6 +58,7 @@ class Event(str, Enum):
 TRANSITIONS: dict[tuple[Phase, Event], Phase] = {
     (Phase.NEW, Event.CLEAR): Phase.HEALTHY,
     (Phase.NEW, Event.MATCH): Phase.SUSPECT,
+    (Phase.NEW, Event.HELD): Phase.FAULT,  # the kit's list has the ages
     (Phase.NEW, Event.UNFIT): Phase.BLIND,
     (Phase.HEALTHY, Event.CLEAR): Phase.HEALTHY,
     (Phase.HEALTHY, Event.MATCH): Phase.SUSPECT,
@@ -138,10 +142,12 @@ def step(
     policy: Policy,
     role: Role = Role.DECODE,
     decodes_quiet_seconds: float | None = None,
+    report: KitReport | None = None,
 ) -> tuple[EngineState, Verdict]:
     """Judge one more reading.
 
     decodes_quiet_seconds: for how long no decode of the deployment has waited or parked; None: not known.
+    report: the newest word of the engine's kit; None where it was not asked.
     The very same sample again changes nothing: between two scrapes a turn has no news of an engine.
     """
     if sample is state.seen and state.verdict is not None:
@@ -163,7 +169,8 @@ def step(
         if recent.bit_count() >= _SEVERAL:
             unfit = "its counters jump back and forth: several engines seem to answer at this address"
             return _blind(replace(state, last=sample), sample, role, unfit)
-    return _judge(state, sample, policy, role, decodes_quiet_seconds)
+    report = usable(report, sample.t, policy, state.restarted_t)
+    return _judge(state, sample, policy, role, decodes_quiet_seconds, report)
 
 
 def _blind(state: EngineState, sample: Sample, role: Role, unfit: str) -> tuple[EngineState, Verdict]:
@@ -181,7 +188,12 @@ def _blind(state: EngineState, sample: Sample, role: Role, unfit: str) -> tuple[
 
 
 def _judge(
-    state: EngineState, sample: Sample, policy: Policy, role: Role, quiet: float | None
+    state: EngineState,
+    sample: Sample,
+    policy: Policy,
+    role: Role,
+    quiet: float | None,
+    report: KitReport | None,
 ) -> tuple[EngineState, Verdict]:
     move, owed = (None, NOTHING_OWED) if state.last is None else movement(state.last, sample, state.owed)
     gap = move is not None and move.seconds > policy.gap_seconds
@@ -192,7 +204,9 @@ def _judge(
 
     floor = (NO_FLOOR if gap else state.floor).after(sample, countable, policy)
     trends = state.trends.after(sample, move, policy)
-    asleep = sample.lifecycle is not None
+    draining = Lifecycle.DRAINING if report is not None and report.draining else None
+    lifecycle = sample.lifecycle or draining
+    asleep = lifecycle is not None
     holding = None if asleep else condition(sample, move, policy, role)
     held = state.held + countable if holding is not None and holding is state.holding and not again else 0.0
     if holding is Signature.NO_PROGRESS and state.holding is not holding:
@@ -211,9 +225,13 @@ def _judge(
             waiting=sample.waiting,
             deferred=counted(sample.waiting_deferred),
             warnings=trends.warnings(sample, policy),
-            lifecycle=sample.lifecycle,
+            lifecycle=lifecycle,
+            unlisted=None if report is None else report.problem,
+            no_kit=report is not None and report.absent,
         ),
-        [] if asleep else candidates(sample, policy, role, quiet, None if moved else holding, held, floor),
+        []
+        if asleep
+        else candidates(sample, policy, role, quiet, None if moved else holding, held, floor, report),
     )
     if gap and move is not None and verdict.state is State.SUSPECT:
         verdict = replace(
@@ -222,7 +240,7 @@ def _judge(
             "starts anew",
         )
     event = _EVENT_FOR[verdict.state]
-    if _spared(state, event, sample, move, policy):
+    if not asleep and _spared(state, event, sample, move, policy):
         event, verdict = Event.SPARED, _still(state, verdict)
     elif state.verdict is not None and state.verdict.signature is verdict.signature and not again:
         verdict = replace(verdict, confirmation=state.verdict.confirmation)
@@ -257,7 +275,7 @@ def _spared(state: EngineState, event: Event, sample: Sample, move: Move | None,
         and event in (Event.CLEAR, Event.MATCH)
         and not state.spared
         and state.holding is not None
-        and sample.lifecycle is None
+        and (state.verdict is None or state.verdict.signature is not Signature.PARKED_REMOTE_KV)
         and move is not None
         and move.seconds <= policy.gap_seconds
         and not move.progressed
@@ -279,5 +297,6 @@ def _still(state: EngineState, verdict: Verdict) -> Verdict:
         readings=state.verdict.readings,
         confirmation=state.verdict.confirmation,
         cap=None,
+        stuck=state.verdict.stuck,
         spared=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stanch.core.kit import Entry, Stuck
 from stanch.core.sample import Role
 from stanch.core.verdict import Answer, Cap, Signature, State, Verdict
 
@@ -14,6 +15,9 @@ _CAPS = {
     Cap.MAY_BE_PINNED: "only a suspicion, since a bidirectional decode pins its finished turns",
     Cap.ROLE_UNKNOWN: "only a suspicion, since its role is not known: say whether it is decode or prefill",
 }
+
+# So many requests a sentence names; the data names more.
+_SPOKEN = 5
 
 _OTHER_CAUSES = (
     "a KV transfer that never ends looks like this, and so do a grammar that compiles, a LoRA limit and "
@@ -45,6 +49,30 @@ def record(verdict: Verdict, *, one_look: bool = False) -> dict[str, object]:
         "cap": verdict.cap.value if verdict.cap else None,
         "cause": verdict.cause,
         "lifecycle": verdict.lifecycle.value if verdict.lifecycle else None,
+        "stuck": None if verdict.stuck is None else stuck_record(verdict.stuck),
+        "unlisted": verdict.unlisted,
+    }
+
+
+def stuck_record(stuck: Stuck) -> dict[str, object]:
+    """The stuck requests of a verdict as data."""
+    return {
+        "count": stuck.count,
+        "blocks": stuck.blocks,
+        "total_blocks": stuck.total_blocks,
+        "oldest_seconds": stuck.oldest_seconds,
+        "requests": [
+            {
+                "id": entry.id,
+                "scheduler_id": entry.scheduler_id,
+                "status": entry.status,
+                "age_seconds": entry.age_seconds,
+                "blocks": entry.blocks,
+                "remote_engine": entry.remote_engine,
+                "client_gone": entry.client_gone,
+            }
+            for entry in stuck.named
+        ],
     }
 
 
@@ -60,7 +88,7 @@ def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
             f"{_limit(verdict)} until this reading, which does not; nothing moved since, so one more decides"
         )
     text = _pattern(verdict)
-    if one_look:
+    if one_look and verdict.signature is not Signature.PARKED_REMOTE_KV:
         what = "watch it with"
         if verdict.signature is Signature.PRODUCER_STRANDED:
             text += "; a prefill holds blocks for its decodes until its lease ends"
@@ -70,12 +98,14 @@ def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
         text += _limit(verdict)
     if verdict.signature is Signature.HELD_FLOOR:
         text += ": a leak under traffic"
+    if verdict.stuck is not None:
+        text += f"; {_held_by(verdict.stuck)}: {_named(verdict.stuck)}"
     cap = verdict.cap
     if one_look and verdict.role is Role.UNKNOWN and verdict.signature is not Signature.NO_PROGRESS:
         cap = Cap.ROLE_UNKNOWN  # asked for at once, not only when the hold has passed
     if cap is not None:
         text += f"; {_CAPS[cap]}"
-    if verdict.signature is Signature.DEFERRED_STALL:
+    if verdict.signature is Signature.DEFERRED_STALL and verdict.stuck is None:
         text += f"; {_OTHER_CAUSES}"
     if verdict.confirmation is Answer.CONFIRMED:
         text += f"; confirmed: {verdict.cause}" if verdict.cause else "; confirmed by the engine"
@@ -83,7 +113,37 @@ def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
         text += f"; asking the engine was inconclusive: {verdict.cause}" if verdict.cause else ""
     elif verdict.cause is not None:
         text += f"; {verdict.cause}"
+    if verdict.unlisted is not None and not verdict.no_kit:
+        text += f"; which requests these are is not known: {verdict.unlisted}"
     return text
+
+
+def age_text(seconds: float) -> str:
+    """An age as people read it."""
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _held_by(stuck: Stuck) -> str:
+    """ "3 requests hold 30 blocks of 100"."""
+    hold, blocks = ("holds", "hold")[stuck.count != 1], f"block{'' if stuck.blocks == 1 else 's'}"
+    total = "" if stuck.total_blocks is None else f" of {stuck.total_blocks}"
+    return f"{_requests(stuck.count)} {hold} {stuck.blocks} {blocks}{total}"
+
+
+def _named(stuck: Stuck) -> str:
+    named = [_one(entry) for entry in stuck.named[:_SPOKEN]]
+    more = stuck.count - len(named)
+    return ", ".join(named) + (f" and {more} more" if more else "")
+
+
+def _one(entry: Entry) -> str:
+    words = [age_text(entry.age_seconds)]
+    if entry.remote_engine is not None:
+        words.append(f"from engine {entry.remote_engine}")
+    words.append("its client has gone" if entry.client_gone else "its client waits")
+    return f"{entry.id} ({', '.join(words)})"
 
 
 def percent(ratio: float | None) -> str:
@@ -138,6 +198,8 @@ def _healthy(verdict: Verdict, one_look: bool) -> str:
 
 def _pattern(verdict: Verdict) -> str:
     name, held = verdict.engine, f"for {verdict.held_seconds:.0f} s"
+    if verdict.signature is Signature.PARKED_REMOTE_KV:
+        return f"{name} has requests that are stuck, the longest {held}"
     used = percent(verdict.usage)
     still = "no token " + held
     signature = verdict.signature

@@ -128,11 +128,13 @@ def condition(sample: Sample, move: Move | None, policy: Policy, role: Role) -> 
     return None if producer else Signature.DEFERRED_STALL
 
 
-def limit(signature: Signature, policy: Policy, role: Role, sample: Sample) -> float:
-    """From how many seconds on this signature is a fault."""
+def limit(signature: Signature, policy: Policy, role: Role, sample: Sample, *, pins: bool = True) -> float:
+    """From how many seconds on this signature is a fault. pins: whether anything may be pinned."""
     producer = role in _PRODUCERS
     lease = policy.lease
-    pin = policy.kv_pin_seconds + PIN_MARGIN_SECONDS if policy.may_be_bidirectional else 0.0
+    pin = policy.kv_pin_seconds + PIN_MARGIN_SECONDS if policy.may_be_bidirectional and pins else 0.0
+    if signature is Signature.PARKED_REMOTE_KV:
+        return policy.hold(policy.parked_remote_kv_seconds)
     if signature is Signature.HELD_IDLE:
         return policy.hold(policy.held_idle_seconds, pin)
     if signature is Signature.DEFERRED_STALL:
@@ -153,7 +155,7 @@ def limit(signature: Signature, policy: Policy, role: Role, sample: Sample) -> f
 
 def cap(signature: Signature, policy: Policy, role: Role, decodes_quiet_seconds: float | None) -> Cap | None:
     """Why this signature stays suspect on this engine however long it holds; None where it may be a fault."""
-    if signature is Signature.NO_PROGRESS:
+    if signature in (Signature.NO_PROGRESS, Signature.PARKED_REMOTE_KV):
         return None
     if role is Role.UNKNOWN:
         return Cap.ROLE_UNKNOWN

@@ -9,22 +9,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from stanch.core.answers import answer
+from stanch.core.confirm_list import judge_list
 from stanch.core.detector import EngineState, step
+from stanch.core.kit import WAITS_FOR_KV, KitReport, usable
 from stanch.core.policy import Policy
 from stanch.core.sample import Role, Sample, problem
-from stanch.core.verdict import State, Verdict, Warn
+from stanch.core.verdict import Answer, State, Verdict, Warn
 
 _FRESH = EngineState()
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One engine's sample with what is known of the engine. policy: its own, where it differs."""
+    """One engine's sample with what is known of the engine. policy: its own, where it differs. report: the
+    newest word of its kit."""
 
     sample: Sample
     role: Role = Role.DECODE
     deployment: str = ""
     policy: Policy | None = None
+    report: KitReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,9 @@ def turn(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: float) 
         quiet = None
         if known is not None:
             quiet = 0.0 if known.quiet_since is None else now - known.quiet_since
-        after, verdict = step(before, reading.sample, own, reading.role, quiet)
+        after, verdict = step(before, reading.sample, own, reading.role, quiet, reading.report)
+        if verdict.state is State.FAULT and reading.report is not None:
+            after, verdict = _asked(after, verdict, reading, own)
         if armed and Warn.TRANSFER_FAULT not in verdict.warnings:
             verdict = replace(verdict, warnings=(*verdict.warnings, Warn.TRANSFER_FAULT))
         if reading.role is not Role.DECODE and _troubled(before, after):
@@ -91,6 +98,19 @@ def turn(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: float) 
         deployments[name] = replace(deployments[name], armed_until=until)
     blind = sum(v.state is State.BLIND for v in verdicts)
     return Fleet(engines, deployments), Turn(now, tuple(verdicts), blind * 2 > len(verdicts))
+
+
+def _asked(
+    state: EngineState, verdict: Verdict, reading: Reading, policy: Policy
+) -> tuple[EngineState, Verdict]:
+    """With what the kit's list proves: it is the confirmation, where the engine has one."""
+    report = usable(reading.report, reading.sample.t, policy, state.restarted_t)
+    if verdict.spared or report is None or report.entries is None:
+        return state, verdict
+    ruling = judge_list(verdict, report, policy)
+    if ruling.answer is Answer.INCONCLUSIVE:
+        return state, verdict
+    return answer(state, ruling.answer, ruling.cause)
 
 
 def _troubled(before: EngineState, after: EngineState) -> bool:
@@ -111,9 +131,7 @@ def _decodes(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: flo
     for reading in readings:
         if reading.role in (Role.DECODE, Role.BOTH):
             known[reading.deployment] = None
-        if reading.role is not Role.PREFILL and not _is_quiet(
-            reading.sample, (reading.policy or policy).floor_ratio
-        ):
+        if reading.role is not Role.PREFILL and not _is_quiet(reading, reading.policy or policy):
             unquiet.add(reading.deployment)
     found = {}
     for name in known:
@@ -123,8 +141,13 @@ def _decodes(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: flo
     return found
 
 
-def _is_quiet(sample: Sample, floor_ratio: float) -> bool:
-    """Whether this decode surely has nothing waiting or parked; one that holds blocks for nobody may."""
-    if problem(sample) is not None:
+def _is_quiet(reading: Reading, policy: Policy) -> bool:
+    """Whether this decode surely has nothing waiting or parked. One that holds blocks for nobody may have, as
+    far as its gauges go; its kit's list tells."""
+    sample = reading.sample
+    if problem(sample) is not None or sample.waiting != 0:
         return False
-    return sample.waiting == 0 and (bool(sample.running) or (sample.usage or 0.0) < floor_ratio)
+    report = usable(reading.report, sample.t, policy)
+    if report is not None and report.entries is not None:
+        return not any(e.waits_for == WAITS_FOR_KV for e in report.entries)
+    return bool(sample.running) or (sample.usage or 0.0) < policy.floor_ratio

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from stanch.core.kit import Stuck
 from stanch.core.sample import Lifecycle, Role
 
 
@@ -63,6 +64,8 @@ class Verdict:
     watched. floor_usage: the lowest usage in any idle reading of the window (HeldFloor). cause: why blind, or
     what the engine answered. cap: why it is not a fault although it has held. lifecycle: why it is healthy.
     spared: this reading does not show the pattern, but nothing moved either, so the next one decides.
+    stuck: the requests that the engine kit's list names for it. unlisted: why there was no list although the
+    kit was asked, as a sentence's end; no_kit: because the engine has none.
     """
 
     t: float
@@ -85,6 +88,9 @@ class Verdict:
     cap: Cap | None = None
     lifecycle: Lifecycle | None = None
     spared: bool = False
+    stuck: Stuck | None = None
+    unlisted: str | None = None
+    no_kit: bool = False
 
     @property
     def signature_name(self) -> str:

@@ -38,6 +38,6 @@ def advise(version: str | None) -> Advice:
     return Advice(
         version,
         "affected",
-        f"vLLM {version} has the known defect if it uses NIXL: upgrade to 0.30.0 or later; until then only a "
-        "restart frees the blocks",
+        f"vLLM {version} has the known defect if it uses NIXL: upgrade to 0.30.0 or later; until then a "
+        "restart frees the blocks, or a release where the engine kit is loaded",
     )

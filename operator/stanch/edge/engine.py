@@ -140,7 +140,7 @@ async def canary(session: aiohttp.ClientSession, address: Address, deadline_seco
         # vLLM sends the head of an answer when its token is there: a body that does not end is no hang.
         return end(Outcome.TIMED_OUT) if status is None else end(_refusal(status), "an answer without an end")
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        return end(Outcome.UNREACHABLE if status is None else _refusal(status), _trouble(error))
+        return end(Outcome.UNREACHABLE if status is None else _refusal(status), trouble(error))
     if status != HTTPStatus.OK:
         wants = "it wants an API key: " if status == HTTPStatus.UNAUTHORIZED else ""
         return end(_refusal(status), wants + _said(body))
@@ -166,7 +166,7 @@ def _tokens(data: object) -> tuple[float, float] | None:
     return (float(generated), float(prompt)) if generated == 1 and 0 <= prompt <= _PROMPT_LIMIT else None
 
 
-def _trouble(error: Exception) -> str:
+def trouble(error: Exception) -> str:
     """Why there was no answer, in words."""
     if isinstance(error, ConnectionRefusedError) or (
         isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, ConnectionRefusedError)

@@ -50,6 +50,7 @@ class EngineReading:
     offloaded: float | None = None
     discarded: float | None = None
     external_hits: float | None = None
+    transferred_tokens: float | None = None
     asked: float | None = None
     asked_one_token: float | None = None
     consumer: float | None = None

@@ -73,6 +73,15 @@ FAMILIES: tuple[Family, ...] = (
         since="0.11.1",
         evidence=True,
     ),
+    # Rises with a request's first token by what of its prompt came from elsewhere: what a P/D probe looks at.
+    Family(
+        "transferred_tokens",
+        Kind.COUNTER,
+        ("vllm:prompt_tokens_by_source_total",),
+        only=("source", "external_kv_transfer"),
+        since="0.16.0",
+        evidence=True,
+    ),
     # A router asks a prefill engine for one token per request. Fed when a request ends with an output.
     Family("asked", Kind.COUNTER, ("vllm:request_params_max_tokens_count",), evidence=True),
     Family(
@@ -105,6 +114,9 @@ FAMILIES: tuple[Family, ...] = (
 
 # Of the process that serves the page (the API server), without labels; absent in multi-process mode.
 PROCESS_START = "process_start_time_seconds"
+
+# Gauge 1 with the cache's configuration as labels, block_size among them (0.9 .. 0.33).
+CACHE_CONFIG = "vllm:cache_config_info"
 
 # What a page must have for an engine to be judged at all (law 1); of the token counters one is enough.
 REQUIRED_GAUGES = ("usage", "running", "waiting")

@@ -1,4 +1,4 @@
-"""Live engines: the newest page of every target, judged turn by turn, and asked where a verdict says so."""
+"""Live engines: the newest page of every target and the newest word of its kit, judged turn by turn."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import aiohttp
 
-from stanch.core.answers import answer, ask
-from stanch.core.confirm import Canary, Outcome, Ruling
-from stanch.core.detector import EngineState, IllegalTransitionError
-from stanch.core.policy import Policy, lease_of_version
+from stanch.core.detector import EngineState
+from stanch.core.kit import KitReport
+from stanch.core.look import look_every
+from stanch.core.policy import PIN_MARGIN_SECONDS, Policy, lease_of_version
 from stanch.core.sample import Role, Sample
-from stanch.core.signatures import NOTHING_OWED
 from stanch.core.turn import Fleet, Reading, turn
-from stanch.core.verdict import Answer, State, Verdict
-from stanch.edge import engine
-from stanch.edge.fetch import HEADERS
+from stanch.core.verdict import State, Verdict
+from stanch.edge import client, engine
+from stanch.edge.asking import Asking, Judged, label_of
+from stanch.edge.kit import Key, no_key
+from stanch.edge.kits import Kits
 from stanch.edge.reading import role_evidence
-from stanch.edge.resolver import Resolver
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.targets import Watched
 
-# An engine that could not be asked is asked again, but not at every turn.
+__all__ = ["Judged", "Live", "watching"]
+
+# A version that was not said is asked for again, but not at every turn.
 _ASK_AGAIN_SECONDS = 60.0
 _AT_ONCE = 32
+# In push mode a parked request may wait for its registration's time-out (vLLM 0.24 and later).
+_PUSH_SECONDS = 480.0 + PIN_MARGIN_SECONDS
 
 
 class Clock:
@@ -40,15 +44,6 @@ class Clock:
         return self._offset + time.monotonic()
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """One engine of a turn. scrape: the page that its verdict rests on."""
-
-    watched: Watched
-    verdict: Verdict
-    scrape: Scrape
-
-
 class Live:
     """Judges what a Scraper brings. Use `watching(...)`, which opens and closes all of it."""
 
@@ -59,7 +54,7 @@ class Live:
         session: aiohttp.ClientSession,
         policy: Policy,
         clock: Callable[[], float],
-        api_key: str | None = None,
+        key: Key = no_key,
     ) -> None:
         self.watched = {one.target.name: one for one in watched}
         self.versions: dict[str, str | None] = {}
@@ -67,7 +62,8 @@ class Live:
         self.clock = clock
         self._scraper = scraper
         self._session = session
-        self._api_key = api_key
+        self._kits = Kits(session, clock, key)
+        self._asking = Asking(self, session, clock, key)
         self.blind_fleet = False
         self._fleet = Fleet()
         self._newest: dict[str, Scrape] = {}
@@ -75,18 +71,18 @@ class Live:
         self._restarts: dict[str, float | None] = {}
         self._learning: set[asyncio.Task[None]] = set()
         self._version_asked: dict[str, float] = {}
-        self._asked: dict[str, float] = {}
-        self._asking: dict[str, tuple[Verdict, asyncio.Task[tuple[Ruling, Canary | None]]]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def learn_versions(self) -> None:
-        """Ask every target's /version, which tells the default lease; one that does not say is unknown."""
+    async def learn(self) -> None:
+        """Ask every target's version and its kit's state, which tell lease and pin times; one that does not
+        say is unknown."""
         await asyncio.gather(*(self._learn(one) for one in self.watched.values()))
 
     async def _learn(self, watched: Watched) -> None:
         self._version_asked[watched.target.name] = self.clock()
         async with self._gate:
             self.versions[watched.target.name] = await engine.version(self._session, watched.base)
+        await self._kits.learn(watched)
 
     async def look(self) -> None:
         """Scrape every target once, now."""
@@ -105,7 +101,16 @@ class Live:
             self._roles[name] = role
 
     def role(self, watched: Watched) -> Role:
-        return watched.role or self._roles.get(watched.target.name, Role.UNKNOWN)
+        if watched.role is not None:
+            return watched.role
+        facts = self._kits.facts(watched.target.name)
+        if facts is not None and facts.role is not None:
+            return facts.role
+        return self._roles.get(watched.target.name, Role.UNKNOWN)
+
+    async def ask_kits(self) -> None:
+        """Look at the lists of all targets once, now: for an answer that will not wait for the next turn."""
+        await self._kits.look(self.watched.values())
 
     async def turns(self, seconds: float | None) -> AsyncIterator[list[Judged]]:
         """A turn every interval and one at the end of `seconds` (None: until cancelled).
@@ -128,6 +133,7 @@ class Live:
                     running.result()
                 if at == seconds:
                     await self._read([one for name, one in self.watched.items() if name not in self._newest])
+                    await self._kits.look(self._suspects())
                 if self._newest:
                     yield self.turn()
         finally:
@@ -141,17 +147,19 @@ class Live:
         scrapes, named = list[Scrape](), set[str]()
         for name, scrape in self._newest.items():
             watched = self.watched[name]
-            policy = self._policy(watched)
+            policy = self.policy_of(watched)
             for sample in scrape.samples:
                 if sample.engine in named:
                     sample = _namesake(sample, watched.target.shown, len(named))
                 named.add(sample.engine)
+                report = self._report(scrape, sample.engine, now)
                 sample = self._aged(sample, now)
-                readings.append(Reading(sample, self.role(watched), watched.deployment, policy))
+                readings.append(Reading(sample, self.role(watched), watched.deployment, policy, report))
                 scrapes.append(scrape)
         self._fleet, result = turn(self._fleet, readings, self.policy, now)
         self.blind_fleet = result.blind_fleet
         self._notice_restarts(zip(result.verdicts, scrapes, strict=True))
+        self._look_where_due(zip(result.verdicts, scrapes, strict=True))
         for name, scrape in self._newest.items():
             # One that was down, or still starting, when it was asked.
             unknown = name in self.versions and self.versions[name] is None and scrape.problem is None
@@ -170,8 +178,30 @@ class Live:
                 self._restarts[verdict.engine] = restarted
                 self._learn_again(scrape.target.name)
 
+    def _report(self, scrape: Scrape, name: str, now: float) -> KitReport | None:
+        label = label_of(scrape, name)
+        return self._kits.report(scrape.target.name, label, now, self.policy.gap_seconds)
+
+    def _look_where_due(self, judged: Iterable[tuple[Verdict, Scrape]]) -> None:
+        for verdict, scrape in judged:
+            every = look_every(verdict, self.policy)
+            suspect = verdict.state is not State.HEALTHY
+            if every is not None and self._kits.is_due(scrape.target.name, every, suspect=suspect):
+                self._kits.start(self.watched[scrape.target.name])
+
+    def _suspects(self) -> list[Watched]:
+        """The targets of which an engine was not healthy in the last turn, or was in none."""
+        found = []
+        for name, scrape in self._newest.items():
+            states = [self.state_of(sample.engine) for sample in scrape.samples]
+            verdicts = [state.verdict for state in states if state is not None and state.verdict is not None]
+            if not verdicts or any(v.state in (State.SUSPECT, State.FAULT) for v in verdicts):
+                found.append(self.watched[name])
+        return found
+
     def _learn_again(self, name: str) -> None:
         self.versions.pop(name, None)
+        self._kits.forget(name)
         task = asyncio.ensure_future(self._learn(self.watched[name]))
         self._learning.add(task)
         task.add_done_callback(self._learning.discard)
@@ -181,86 +211,60 @@ class Live:
         age = now - sample.t
         return replace(sample, age_seconds=age) if age > self.policy.gap_seconds else sample
 
-    def _policy(self, watched: Watched) -> Policy:
-        if watched.policy.lease_seconds is not None:
-            return watched.policy
-        version = engine.parsed_version(self.versions.get(watched.target.name))
-        return replace(watched.policy, lease_seconds=lease_of_version(version))
+    def policy_of(self, watched: Watched) -> Policy:
+        """The target's policy, with the lease and pin times that its kit or its version tells."""
+        policy, name = watched.policy, watched.target.name
+        facts, lease, pin = self._kits.facts(name), policy.lease_seconds, policy.kv_pin_seconds
+        parked = policy.parked_remote_kv_seconds
+        if facts is not None:
+            lease = lease or facts.lease_seconds
+            # The longer of what the user and the engine say: too early is worse than too late.
+            pin = max(pin, (facts.pin_seconds or 0.0) if facts.bidirectional else 0.0)
+            if "push" in (facts.connector or "").lower():
+                parked = max(parked, _PUSH_SECONDS)
+        if lease is None:
+            lease = lease_of_version(engine.parsed_version(self.versions.get(name)))
+        elif facts is None:
+            return policy
+        return replace(policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked)
 
-    async def confirm(self, judged: Judged) -> Judged:
-        """Ask one engine about its verdict, and enter what it says."""
-        self._send(judged)
-        name = judged.verdict.engine
-        await asyncio.wait((self._asking[name][1],))
-        return self._enter(judged)
+    async def confirm(self, judged: Judged, *, canary: bool = True) -> Judged:
+        """Ask one engine about its verdict, and enter what it says. canary: whether one may be sent."""
+        return await self._asking.confirm(judged, canary=canary)
 
     def ask_in_background(self, judged: Sequence[Judged]) -> list[Judged]:
         """Ask about every fault that was not asked about; the turn with what the answers so far changed."""
-        found = []
-        for one in judged:
-            name = one.verdict.engine
-            if name in self._asking and self._asking[name][1].done():
-                one = self._enter(one)
-            if self._is_due(one.verdict):
-                self._send(one)
-            found.append(one)
-        return found
+        return self._asking.in_background(judged)
 
-    def _is_due(self, verdict: Verdict) -> bool:
-        asked = self._asked.get(verdict.engine)
-        return (
-            verdict.state is State.FAULT
-            and not verdict.spared
-            and verdict.confirmation in (None, Answer.INCONCLUSIVE)
-            and verdict.engine not in self._asking
-            and (asked is None or self.clock() - asked >= _ASK_AGAIN_SECONDS)
-        )
+    def state_of(self, name: str) -> EngineState | None:
+        """What is remembered of an engine; None where it has left its page."""
+        return self._fleet.engines.get(name)
 
-    def _send(self, judged: Judged) -> None:
-        name = judged.verdict.engine
-        self._put(name, ask(self._fleet.engines[name], 1.0, 1.0))
-        address = engine.Address(judged.watched.base, _rank(judged), self._api_key)
-
-        async def read() -> Sample:
-            scrape = await self._scraper.once(judged.watched.target)
-            for sample in scrape.samples:
-                if sample.engine == name:
-                    return sample
-            return Sample(scrape.t, name, blind="it is no longer on the page")
-
-        self._asked[name] = self.clock()
-        policy = self._policy(judged.watched)
-        task = asyncio.ensure_future(engine.confirm(self._session, address, judged.verdict, policy, read))
-        self._asking[name] = judged.verdict, task
-
-    def _enter(self, judged: Judged) -> Judged:
-        """With the answer that has come, if the engine still shows what it was asked about."""
-        name = judged.verdict.engine
-        asked, task = self._asking.pop(name)
-        ruling, sent = task.result()
-        state = self._fleet.engines.get(name)
-        if state is None or (now := state.verdict) is None:
-            return judged  # it has left its page
-        if sent is None or sent.outcome is Outcome.REJECTED:
-            # It ran nothing, so whatever moves is other people's.
-            self._put(name, state := replace(state, owed=NOTHING_OWED))
-        if now.signature is not asked.signature or now.held_seconds < asked.held_seconds:
-            return judged  # another pattern, or the same one anew: not what it was asked about
-        try:
-            state, verdict = answer(state, ruling.answer, ruling.cause, restart_hold=ruling.restart_hold)
-        except IllegalTransitionError:
-            return judged  # it is no longer under suspicion, so there is nothing to answer
-        self._put(name, state)
-        return replace(judged, verdict=replace(verdict, warnings=judged.verdict.warnings))
-
-    def _put(self, name: str, state: EngineState) -> None:
+    def put(self, name: str, state: EngineState) -> None:
         self._fleet = replace(self._fleet, engines={**self._fleet.engines, name: state})
 
+    async def read(self, judged: Judged) -> Sample:
+        """A new reading of one engine."""
+        name = judged.verdict.engine
+        scrape = await self._scraper.once(judged.watched.target)
+        for sample in scrape.samples:
+            if sample.engine == name:
+                return sample
+        return Sample(scrape.t, name, blind="it is no longer on the page")
+
+    async def look_at(self, judged: Judged) -> KitReport | None:
+        """A list of one engine's kit that is newer than this question, or why there is none."""
+        start = self.clock()
+        await self._kits.look([judged.watched])
+        now, name = self.clock(), judged.watched.target.name
+        return self._kits.report(name, label_of(judged.scrape, judged.verdict.engine), now, now - start)
+
     async def close(self) -> None:
-        tasks = [*(task for _, task in self._asking.values()), *self._learning]
-        for task in tasks:
+        for task in self._learning:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(
+            *self._learning, self._asking.close(), self._kits.close(), return_exceptions=True
+        )
 
 
 def _namesake(sample: Sample, url: str, number: int) -> Sample:
@@ -269,32 +273,14 @@ def _namesake(sample: Sample, url: str, number: int) -> Sample:
     return Sample(sample.t, f"{sample.engine} at {url} #{number}", blind=why)
 
 
-def _rank(judged: Judged) -> int | None:
-    """The engine's place among those of its page: X-data-parallel-rank counts the server's own engines."""
-    # NAME/LABEL: the samples also hold a rank that is missing from this page.
-    labels = {sample.engine.rpartition("/")[2] for sample in judged.scrape.samples}
-    order = sorted(labels, key=lambda label: (not label.isdigit(), label.zfill(9)))
-    return order.index(judged.verdict.engine.rpartition("/")[2]) if len(order) > 1 else None
-
-
 @asynccontextmanager
-async def watching(
-    watched: Sequence[Watched], policy: Policy, api_key: str | None = None
-) -> AsyncIterator[Live]:
+async def watching(watched: Sequence[Watched], policy: Policy, key: Key = no_key) -> AsyncIterator[Live]:
     """A Live over these targets, with the connections that it needs."""
     clock = Clock()
     async with AsyncExitStack() as stack:
         targets = [one.target for one in watched]
         scraper = await stack.enter_async_context(Scraper(targets, policy.interval_seconds, clock=clock))
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, resolver=Resolver()),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                headers=HEADERS,
-                auto_decompress=False,
-                trust_env=False,
-            )
-        )
-        live = Live(watched, scraper, session, policy, clock, api_key)
+        session = await stack.enter_async_context(client.session())
+        live = Live(watched, scraper, session, policy, clock, key)
         stack.push_async_callback(live.close)
         yield live

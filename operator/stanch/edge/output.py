@@ -30,12 +30,26 @@ def exit_code(states: Iterable[State]) -> int:
     return next((EXIT[state] for state in _WORST_FIRST if state in seen), EXIT[State.BLIND])
 
 
-def console() -> Console:
+def console(width: int | None = None) -> Console:
     """Standard output; without colour and without folding where it is no terminal."""
     from rich.console import Console
 
     plain = not sys.stdout.isatty()
-    return Console(soft_wrap=plain, highlight=False, no_color=plain or None, markup=False)
+    return Console(soft_wrap=plain, highlight=False, no_color=plain or None, markup=False, width=width)
+
+
+def print_table(view: Table | None, end: str) -> None:
+    """A table and a line below it; as wide as it needs to be where standard output is no terminal."""
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    screen = console()
+    if view is not None:
+        if not sys.stdout.isatty():
+            # Folded lines are for eyes: a pipe gets one line a row.
+            screen = console(Measurement.get(screen, screen.options.update(max_width=10_000), view).maximum)
+        screen.print(view, crop=False, soft_wrap=False)
+    screen.print(Text(end))
 
 
 def json_line(data: dict[str, object]) -> None:

@@ -5,20 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from stanch.core.verdict import State
-from stanch.edge.cli.options import (
-    Seconds,
-    live_options,
-    make_policy,
-    output_option,
-    policy_options,
-    read_key,
-)
+from stanch.edge.cli.options import Options, Seconds, live_options
 
 if TYPE_CHECKING:
     from stanch.edge.live import Judged, Live
@@ -35,33 +27,19 @@ if TYPE_CHECKING:
 )
 @click.option("--for", "seconds", type=Seconds(0, above=True), help="Watch for so long before answering.")
 @live_options
-@policy_options
-@output_option
-def check(
-    urls: Sequence[str],
-    role: str,
-    seconds: float | None,
-    interval: float | None,
-    canary: bool,
-    api_key_file: Path | None,
-    policy_file: Path | None,
-    hold_seconds: float | None,
-    kv_pin_seconds: float | None,
-    output: str,
-) -> int:
+def check(urls: Sequence[str], role: str, seconds: float | None, options: Options) -> int:
     """Say whether the engines at these URLs hold KV cache for requests that nobody runs.
 
-    Without --for the answer rests on one look, and the most it can say is suspect. Exit codes: 0 healthy,
-    1 suspect, 2 fault, 3 cannot tell; of several engines the worst of fault, cannot tell, suspect, healthy.
+    Without --for the answer rests on one look, and the most that the metrics can say then is suspect; the
+    engine kit's list, where there is one, says since when. Exit codes: 0 healthy, 1 suspect, 2 fault,
+    3 cannot tell; of several engines the worst of fault, cannot tell, suspect, healthy.
     """
     from stanch.edge.targets import TargetError, distinct, from_url, role_of
 
-    policy = make_policy(policy_file, hold_seconds, kv_pin_seconds, interval)
     try:
-        watched = distinct([from_url(url, role_of(role), policy) for url in urls])
+        watched = distinct([from_url(url, role_of(role), options.policy) for url in urls])
     except TargetError as error:
         raise click.UsageError(str(error)) from None
-    key = read_key(api_key_file)
 
     async def look() -> int:
         from stanch.edge import output as out
@@ -69,22 +47,23 @@ def check(
         from stanch.edge.live import watching
 
         judged: list[Judged] = []
-        async with watching(watched, policy, key) as live:
-            versions = asyncio.ensure_future(live.learn_versions())
+        async with watching(watched, options.policy, options.key) as live:
+            learned = asyncio.ensure_future(live.learn())
             if seconds is None:
                 await live.look()
-                await versions
+                await learned
+                await live.ask_kits()
                 judged = live.turn()
             else:
-                await versions
+                await learned
                 async for turn in live.turns(seconds):
                     judged = turn
-            if canary:
+            if options.canary:
                 judged = await asyncio.gather(*(_asked(live, one) for one in judged))
             advice = {name: advise(version) for name, version in live.versions.items()}
         # A reader that has gone (`| head`) does not change the answer.
         with suppress(BrokenPipeError, SystemExit):
-            if output == "json":
+            if options.output == "json":
                 for one in judged:
                     name = one.watched.target.name
                     out.json_line(out.live_record(one, advice.get(name), one_look=seconds is None))

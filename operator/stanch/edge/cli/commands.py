@@ -14,6 +14,9 @@ import click
 
 from stanch.edge.cli.check import check
 from stanch.edge.cli.demo import demo
+from stanch.edge.cli.listing import requests
+from stanch.edge.cli.probe import probe
+from stanch.edge.cli.release import release
 from stanch.edge.cli.replay import replay
 from stanch.edge.cli.show_policy import show_policy
 from stanch.edge.cli.watch import watch
@@ -36,7 +39,7 @@ def stanch() -> None:
     """Find KV cache that a vLLM engine holds for requests that nobody runs."""
 
 
-for _command in (check, watch, replay, demo, show_policy):
+for _command in (check, watch, requests, release, probe, replay, demo, show_policy):
     stanch.add_command(_command)
 
 

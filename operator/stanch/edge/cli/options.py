@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,50 +16,50 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # With a short hold the default interval would see too few readings of it.
 _READINGS_PER_HOLD = 10
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Seconds(click.ParamType[float]):
-    """A number of seconds within a range; units are refused, not guessed."""
+    """A number of seconds within a range. Units are refused, not guessed, but where they are asked for."""
 
     name = "seconds"
 
-    def __init__(self, least: float, most: float = DAY, *, above: bool = False) -> None:
-        self.least, self.most, self.above = least, most, above
+    def __init__(self, least: float, most: float = DAY, *, above: bool = False, units: bool = False) -> None:
+        self.least, self.most, self.above, self.units = least, most, above, units
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         allowed = f"{'above ' if self.above else ''}{self.least:g} to {self.most:g}"
+        text, unit = str(value), 1.0
+        if self.units and text[-1:] in _UNITS:
+            text, unit = text[:-1], _UNITS[text[-1]]
         try:
-            number = float(value)
+            number = float(text) * unit
         except ValueError:
-            self.fail(
-                f"{value!r} is not a number of seconds (allowed: {allowed}, without a unit)", param, ctx
-            )
+            how = "such as 120, 120s or 2m" if self.units else "without a unit"
+            self.fail(f"{value!r} is not a number of seconds (allowed: {allowed}, {how})", param, ctx)
         if not (self.least < number if self.above else self.least <= number) or not number <= self.most:
             self.fail(f"{value} is out of range (allowed: {allowed} seconds)", param, ctx)
         return number
 
 
-def policy_options(command: F) -> F:
-    for option in (
-        click.option(
-            "--kv-pin-seconds",
-            type=Seconds(0),
-            help="How long a bidirectional decode pins finished turns (decoder_kv_blocks_ttl); 0: never.",
-        ),
-        click.option(
-            "--hold-seconds",
-            type=Seconds(1),
-            help="Hold of every pattern that has one, instead of the policy's.",
-        ),
-        click.option(
-            "--policy",
-            "policy_file",
-            type=click.Path(path_type=Path),
-            help="YAML file of thresholds; `stanch policy` prints one.",
-        ),
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What check, watch and replay are told in the same way. key: of the engines, read at each use."""
+
+    policy: Policy
+    output: str
+    canary: bool = False
+    key: Callable[[], str | None] = lambda: None
+
+
+def judging_options(command: F) -> F:
+    """--policy, --hold-seconds, --kv-pin-seconds, --output; the command gets `options`."""
+    return _with_options(command, _POLICY)
+
+
+def live_options(command: F) -> F:
+    """The same, and --interval, --canary, --api-key-file."""
+    return _with_options(command, (*_POLICY, *_LIVE))
 
 
 def output_option(command: F) -> F:
@@ -67,30 +68,66 @@ def output_option(command: F) -> F:
         type=click.Choice(["table", "json"]),
         default="table",
         show_default=True,
-        help="For people, or one JSON object per engine and reading.",
+        help="For people, or JSON: one object a line.",
     )(command)
 
 
-def live_options(command: F) -> F:
-    for option in (
-        click.option(
-            "--api-key-file",
-            type=click.Path(path_type=Path),
-            help="File with the engines' --api-key, which a canary needs.",
-        ),
-        click.option(
-            "--canary",
-            is_flag=True,
-            help="Ask a suspect itself: one request of one token.",
-        ),
-        click.option(
-            "--interval",
-            type=Seconds(0.1, 600),
-            help="Seconds between readings.  [default: the policy's 5, or a tenth of --hold-seconds]",
-        ),
-    ):
-        command = option(command)
-    return command
+def key_option(help_text: str) -> Callable[[F], F]:
+    """vLLM's own --api-key, as `api_key_file`."""
+    return click.option(
+        "--api-key-file", "--token-file", "api_key_file", type=click.Path(path_type=Path), help=help_text
+    )
+
+
+_POLICY: tuple[Callable[[Any], Any], ...] = (
+    output_option,
+    click.option(
+        "--kv-pin-seconds",
+        type=Seconds(0),
+        help="How long a bidirectional decode pins finished turns (decoder_kv_blocks_ttl); 0: never, unless "
+        "its kit says so.",
+    ),
+    click.option(
+        "--hold-seconds", type=Seconds(1), help="Hold of every pattern that has one, instead of the policy's."
+    ),
+    click.option(
+        "--policy",
+        "policy_file",
+        type=click.Path(path_type=Path),
+        help="YAML file of thresholds; `stanch policy` prints one.",
+    ),
+)
+_LIVE: tuple[Callable[[Any], Any], ...] = (
+    key_option("File with the engines' --api-key, which a canary and the engine kit's list need."),
+    click.option("--canary", is_flag=True, help="Ask a suspect itself: one request of one token."),
+    click.option(
+        "--interval",
+        type=Seconds(0.1, 600),
+        help="Seconds between readings.  [default: the policy's 5, or a tenth of --hold-seconds]",
+    ),
+)
+
+
+def _with_options(command: F, options: tuple[Callable[[Any], Any], ...]) -> F:
+    @functools.wraps(command)
+    def told(
+        *,
+        policy_file: Path | None,
+        hold_seconds: float | None,
+        kv_pin_seconds: float | None,
+        output: str,
+        interval: float | None = None,
+        canary: bool = False,
+        api_key_file: Path | None = None,
+        **others: Any,
+    ) -> Any:
+        policy = make_policy(policy_file, hold_seconds, kv_pin_seconds, interval)
+        return command(options=Options(policy, output, canary, key_reader(api_key_file)), **others)
+
+    found: Any = told
+    for option in options:
+        found = option(found)
+    return found  # type: ignore[no-any-return]
 
 
 def make_policy(
@@ -118,18 +155,42 @@ def make_policy(
     return policy
 
 
-def read_key(path: Path | None) -> str | None:
-    """The API key in that file. Raises FileError."""
+def server(url: str) -> tuple[str, str]:
+    """(the server's URL without a path of metrics, the same as it may be shown). Raises UsageError."""
+    from stanch.core.policy import Policy
+    from stanch.edge.targets import TargetError, from_url
+
+    try:
+        watched = from_url(url, None, Policy())
+    except TargetError as error:
+        raise click.UsageError(str(error)) from None
+    return watched.base, watched.target.shown
+
+
+def key_reader(path: Path | None, what: str = "API key") -> Callable[[], str | None]:
+    """Reads the secret in that file, anew at each call, because it may rotate; it is never printed.
+
+    Raises FileError, here already and at each call, where there is none in it.
+    """
     if path is None:
-        return None
+        return lambda: None
+
+    def read() -> str:
+        return _read_secret(path, what)
+
+    read()
+    return read
+
+
+def _read_secret(path: Path, what: str) -> str:
     from stanch.edge.errors import FileError
 
     try:
-        key = path.read_text(encoding="utf-8").strip()
+        secret = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(
-            f"{path}: the API key cannot be read: {getattr(error, 'strerror', None) or error}"
+            f"{path}: the {what} cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from None
-    if not key or not key.isprintable() or not key.isascii():
-        raise FileError(f"{path}: holds no API key of printable characters")
-    return key
+    if not secret or not secret.isprintable() or not secret.isascii():
+        raise FileError(f"{path}: holds no {what} of printable characters")
+    return secret

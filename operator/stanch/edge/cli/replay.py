@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stanch.edge.cli.options import make_policy, output_option, policy_options
+from stanch.edge.cli.options import Options, judging_options
 
 
 @click.command()
@@ -18,16 +18,8 @@ from stanch.edge.cli.options import make_policy, output_option, policy_options
     required=True,
     help="What the recorded engines do.",
 )
-@policy_options
-@output_option
-def replay(
-    files: Sequence[str],
-    role: str,
-    policy_file: Path | None,
-    hold_seconds: float | None,
-    kv_pin_seconds: float | None,
-    output: str,
-) -> int:
+@judging_options
+def replay(files: Sequence[str], role: str, options: Options) -> int:
     """Judge recordings of /metrics pages: JSON lines {t, scenario, body, error}, also gzip; - for stdin.
 
     Prints a timeline of what changed, or with --output json one object per engine and line. The interval
@@ -39,13 +31,12 @@ def replay(
     from stanch.edge.replay import judge, read_recording
     from stanch.edge.text import printable
 
-    policy = make_policy(policy_file, hold_seconds, kv_pin_seconds)
     stems = _stems(files) if len(files) > 1 else [None]
     recordings = [read_recording(file, stem) for file, stem in zip(files, stems, strict=True)]
     for lines in recordings:
         said: dict[str, object] = {}
-        for line, verdict in judge(lines, policy, Role(role)):
-            if output == "json":
+        for line, verdict in judge(lines, options.policy, Role(role)):
+            if options.output == "json":
                 out.json_line({**record(verdict), "scenario": line.scenario})
                 continue
             what = (verdict.state, verdict.signature, verdict.warnings, verdict.cap)

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stanch.edge.cli.options import (
-    Seconds,
-    live_options,
-    make_policy,
-    output_option,
-    policy_options,
-    read_key,
-)
+from stanch.edge.cli.options import Options, Seconds, live_options
 
 if TYPE_CHECKING:
     from stanch.core.policy import Policy
@@ -37,35 +30,21 @@ if TYPE_CHECKING:
 )
 @click.option("--for", "seconds", type=Seconds(0, above=True), help="End after so long.  [default: never]")
 @live_options
-@policy_options
-@output_option
-def watch(
-    pairs: Sequence[str],
-    targets_file: Path | None,
-    seconds: float | None,
-    interval: float | None,
-    canary: bool,
-    api_key_file: Path | None,
-    policy_file: Path | None,
-    hold_seconds: float | None,
-    kv_pin_seconds: float | None,
-    output: str,
-) -> int:
+def watch(pairs: Sequence[str], targets_file: Path | None, seconds: float | None, options: Options) -> int:
     """Watch engines and show what is wrong with which of them.
 
     A live table in a terminal, elsewhere one line per change; with --output json one object per engine and
     turn.
     """
-    policy = make_policy(policy_file, hold_seconds, kv_pin_seconds, interval)
-    watched = _targets(pairs, targets_file, policy)
-    key = read_key(api_key_file)
+    watched = _targets(pairs, targets_file, options.policy)
+    canary = options.canary
 
     async def run() -> None:
         from stanch.edge.live import watching
 
-        async with watching(watched, policy, key) as live:
-            await live.learn_versions()
-            if output == "json":
+        async with watching(watched, options.policy, options.key) as live:
+            await live.learn()
+            if options.output == "json":
                 await _json(live, seconds, canary)
             elif sys.stdout.isatty():
                 await _table(live, seconds, canary)
@@ -119,7 +98,8 @@ async def _lines(live: Live, seconds: float | None, canary: bool) -> None:
     async for judged in live.turns(seconds):
         for one in live.ask_in_background(judged) if canary else judged:
             v = one.verdict
-            what = (v.state, v.signature, v.warnings, v.confirmation, v.cap)
+            stuck = v.stuck.count if v.stuck is not None else 0
+            what = (v.state, v.signature, v.warnings, v.confirmation, v.cap, stuck)
             if said.get(v.engine) != what:
                 said[v.engine] = what
                 click.echo(out.plain_line(v, out.clock_time(v.t)))

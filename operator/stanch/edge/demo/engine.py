@@ -9,7 +9,6 @@ in no real engine; everything else has the form of the real one's.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gzip
 import os
@@ -19,15 +18,17 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 from stanch.edge.demo.enginecore import EngineCore, TransferError
+from stanch.edge.demo.kit import About, Kit
 from stanch.edge.demo.page import CONTENT_TYPE, Page
 from stanch.edge.demo.process import serve
 from stanch.edge.demo.scheduler import Ask, Phase, Remote, Scheduler
+from stanch.edge.demo.settings import Settings, settings_from, token_file
 
 VERSION = "0.29.0"
 MAX_MODEL_LEN = 1024
@@ -58,23 +59,6 @@ class BadRequestError(Exception):
     """What vLLM answers with 400."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the flags say."""
-
-    name: str
-    role: str
-    host: str
-    port: int
-    advertise: str | None
-    model: str
-    blocks: int
-    block_tokens: int
-    lease_seconds: float
-    seed: int
-    leash: bool
-
-
 class Engine:
     """The API server of one engine."""
 
@@ -95,6 +79,15 @@ class Engine:
         )
         self.core = EngineCore(self.scheduler, self.page, f"{settings.seed}/{settings.name}/transfers")
         self._random = random.Random(f"{settings.seed}/{settings.name}/words")
+        about = About(
+            VERSION,
+            settings.role,
+            settings.lease_seconds,
+            settings.api_key,
+            settings.token_file,
+            settings.annotations,
+        )
+        self.kit = Kit(self.core, about) if settings.kit else None
 
     async def completion(self, request: web.Request) -> web.Response:
         """POST /v1/completions, not streamed."""
@@ -221,8 +214,11 @@ class Engine:
 
     def application(self) -> web.Application:
         """The routes; the engine's core lives as long as the application."""
-        app = web.Application(middlewares=[self.counted])
+        app = web.Application(middlewares=[*([self.kit.guarded] if self.kit else []), self.counted])
         app.cleanup_ctx.append(self.core.run)
+        if self.kit is not None:
+            app.cleanup_ctx.append(self.kit.run)
+            app.add_routes(self.kit.routes())
         model = {"id": self.settings.model, "object": "model", "created": int(self._started)}
         served = {**model, "owned_by": "vllm", "root": self.settings.model, "max_model_len": MAX_MODEL_LEN}
         app.add_routes(
@@ -253,35 +249,13 @@ def _error(status: int, kind: str, message: str) -> web.Response:
     return web.json_response({"error": error}, status=status)
 
 
-def settings_from(arguments: list[str] | None = None) -> Settings:
-    """The settings that the command line gives; exits with 2 and a usage line where it is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m stanch.edge.demo.engine", description="A simulated vLLM engine."
-    )
-    parser.add_argument("--name", default="engine")
-    parser.add_argument("--role", choices=("prefill", "decode", "both"), default="both")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument(
-        "--advertise", help="the host by which decodes reach this engine, if not the one asked"
-    )
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--blocks", type=int, default=100)
-    parser.add_argument("--block-tokens", type=int, default=32)
-    parser.add_argument("--lease-seconds", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--leash", action="store_true", help="end when standard input ends")
-    return Settings(**vars(parser.parse_args(arguments)))
-
-
 def main() -> None:
-    settings = settings_from()
-
-    async def life() -> None:
+    async def life(settings: Settings) -> None:
         ready = {"name": settings.name, "role": settings.role, "pid": os.getpid()}
         await serve(Engine(settings).application(), settings.host, settings.port, ready, settings.leash)
 
-    asyncio.run(life())
+    with token_file(settings_from()) as settings:
+        asyncio.run(life(settings))
 
 
 if __name__ == "__main__":

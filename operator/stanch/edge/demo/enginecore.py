@@ -12,6 +12,7 @@ from aiohttp import web
 
 from stanch.edge.demo.page import Page
 from stanch.edge.demo.scheduler import Ask, Pull, Request, Scheduler
+from stanch_connector.release import RankState
 
 _STEP_SECONDS = 0.02
 # Reading one block: 10 blocks take about as long as on a real engine on a CPU.
@@ -33,6 +34,8 @@ class EngineCore:
         self._open: dict[str, asyncio.Future[Request]] = {}
         # Reads that are under way; asyncio itself holds tasks weakly only.
         self._pulls: set[asyncio.Task[None]] = set()
+        # What the worker would say of each receive that it does not report as ended.
+        self.said: dict[str, RankState] = {}
 
     async def run(self, app: web.Application) -> AsyncIterator[None]:
         """The engine's life, for as long as the application's (an aiohttp cleanup context)."""
@@ -64,6 +67,12 @@ class EngineCore:
         self._wake.set()
         return held
 
+    def release(self, request_id: str) -> None:
+        """Report a receive in the worker's stead: an orphan is freed, a parked request goes on."""
+        self.said.pop(request_id, None)
+        self.scheduler.pulled(request_id, time.monotonic())
+        self._wake.set()
+
     async def _step_on(self, peers: aiohttp.ClientSession) -> None:
         while True:
             step = self.scheduler.step(time.monotonic())
@@ -89,6 +98,7 @@ class EngineCore:
         """The worker's part: read a prompt's KV, tell the producer, report it to the scheduler."""
         began = time.monotonic()
         url = f"http://{pull.remote.host}:{pull.remote.port}/sim/read"
+        self.said[pull.ask.id] = RankState.READING
         try:
             await asyncio.sleep(pull.blocks * _SECONDS_PER_BLOCK * self._random.uniform(0.7, 1.3))
             async with peers.post(url, json={"request_id": pull.remote.request_id}) as answer:
@@ -96,13 +106,16 @@ class EngineCore:
         except aiohttp.ClientError as error:
             self.page.add("vllm:nixl_num_failed_transfers_total")
             self.page.add("vllm:nixl_num_failed_notifications_total")
+            self.said.pop(pull.ask.id, None)
             self.scheduler.pull_failed(pull.ask.id, time.monotonic())
             self._answer(pull.ask.id, TransferError(f"reading from engine {pull.remote.engine_id}: {error}"))
             self._wake.set()
             return
         if not pull.blocks:
             # The defect: the producer is told, nothing is recorded, the request is never reported.
+            self.said[pull.ask.id] = RankState.EMPTY
             return
+        del self.said[pull.ask.id]
         self.page.observe("vllm:nixl_xfer_time_seconds", time.monotonic() - began)
         self.page.observe("vllm:nixl_post_time_seconds", 0.0005)
         self.page.observe("vllm:nixl_bytes_transferred", pull.blocks * self.scheduler.block_tokens * 1024)

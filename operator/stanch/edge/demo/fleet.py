@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from dataclasses import dataclass
 from types import TracebackType
@@ -71,10 +72,12 @@ class Traffic:
 
 
 class Fleet:
-    """An async context manager: everything runs inside, nothing is left outside."""
+    """An async context manager: everything runs inside, nothing is left outside. kit: whether the engines
+    have the engine kit."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, *, kit: bool = True) -> None:
         self._seed = seed
+        self._token = secrets.token_hex(16) if kit else None
         self._children: dict[str, Child] = {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -100,6 +103,11 @@ class Fleet:
     @property
     def kind(self) -> str:
         return "simulated"
+
+    @property
+    def token(self) -> str | None:
+        """What the engines' kits take commands by; None where they have none."""
+        return self._token
 
     @property
     def engines(self) -> tuple[Member, ...]:
@@ -163,6 +171,7 @@ class Fleet:
     async def _start_engine(self, name: str, port: int) -> None:
         flags = ["--name", name, "--role", _ROLES[name], "--port", str(port), "--seed", str(self._seed)]
         flags += ["--blocks", str(_BLOCKS)]
+        flags += ["--no-kit"] if self._token is None else ["--token", self._token]
         self._children[name] = await Child.start(_ENGINE, flags)
 
     def _router_flags(self) -> list[str]:

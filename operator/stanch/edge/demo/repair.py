@@ -15,11 +15,13 @@ from stanch.core.policy import Policy
 from stanch.core.report import percent, sentence
 from stanch.core.sample import Sample
 from stanch.core.verdict import Answer, State, Verdict
-from stanch.edge import engine
+from stanch.edge import client, engine
 from stanch.edge.demo.board import Board, NotInTimeError
 from stanch.edge.demo.fleet import Member, Stuck, Traffic
 from stanch.edge.demo.pd import PdRequest, RequestFailedError, pd_request
+from stanch.edge.kit import KitError
 from stanch.edge.live import Judged
+from stanch.edge.release import Order, release
 
 Say = Callable[[str], None]
 _PROBE_TRIES = 3
@@ -31,6 +33,10 @@ class Deployment(Protocol):
 
     @property
     def kind(self) -> str: ...
+
+    @property
+    def token(self) -> str | None:
+        """What the engines' kits take commands by; None where they have no kit."""
 
     @property
     def engines(self) -> Sequence[Member]: ...
@@ -138,6 +144,35 @@ class Repair:
             return f"{self.held_blocks} blocks are held, {percent(self.held)} of the KV cache"
         blocks = sum(held.blocks for held in self.stuck)
         return f"{len(self.stuck)} stuck requests hold {blocks} blocks, {percent(self.held)} of the KV cache"
+
+    async def release(self) -> str:
+        """Exactly the stuck requests, by the kit; the engine serves on. Raises StepFailedError."""
+        order = Order(older_than_seconds=self.policy.parked_remote_kv_seconds)
+        base, done, blocks = self._member(self.suspect).url, 0, 0
+        deadline = asyncio.get_running_loop().time() + self.limits.confirm
+        async with client.session(connections=1) as connection:
+            while True:
+                try:
+                    released = await release(connection, base, order, self.fleet.token)
+                except KitError as error:
+                    raise StepFailedError(f"the kit of {self.suspect}: {error}") from error
+                freed = [fate for fate in released.fates if fate.way is not None]
+                done, blocks = done + len(freed), blocks + sum(fate.blocks or 0 for fate in freed)
+                if not released.refusals:
+                    break
+                if set(released.refusals) != {"too-young"} or asyncio.get_running_loop().time() > deadline:
+                    why = next(fate.refusal for fate in released.fates if fate.way is None)
+                    raise StepFailedError(f"the kit of {self.suspect} refused: {why}")
+                await self.board.turns(1, self.limits.look)
+        since = self.board.live.clock()
+
+        def free(now: Mapping[str, Judged]) -> bool | None:
+            one, usage = now[self.suspect], self._sample(self.suspect).usage
+            idle = one.scrape.t > since and one.verdict.running == 0 and one.verdict.waiting == 0
+            return True if idle and usage is not None and usage < self.policy.floor_ratio else None
+
+        await self.board.until(free, self.limits.look, f"{self.suspect} still holds what was released")
+        return f"{done} requests released, {blocks} blocks are free again, and nothing was restarted"
 
     async def restart(self) -> str:
         before = self._sample(self.suspect).process_start

@@ -1,5 +1,8 @@
 """The demo's story: a leak is planted; the product finds it, confirms it, and the engine is healed.
 
+Where the engines have the engine kit exactly the stuck requests are released, and the engine serves on; else
+it is taken out of rotation, drained and restarted.
+
 Scraper, detector, confirmation and sentences are the product's own. Only the fleet is given: simulated
 engines here, real ones where a `Deployment` over those is passed in.
 """
@@ -107,7 +110,7 @@ async def run(
     members = fleet.engines
     watched = [Watched(Target(m.name, m.url), Role(m.role), policy, _DEPLOYMENT) for m in members]
     async with watching(watched, policy) as live, aiohttp.ClientSession() as session:
-        await live.learn_versions()
+        await live.learn()
         async with following(live, out, [m.name for m in members], fleet.traffic) as board:
             repair = Repair(fleet, policy, board, session, limits or Limits(), out.say)
             return await _play(repair, out, random.Random(f"{seed}/story"))
@@ -138,13 +141,20 @@ async def _play(repair: Repair, out: Output, rng: random.Random) -> Incident:
                     f"the watchdog accuses {repair.suspect}, but it is {leaking} that leaks"
                 )
             await steps.take("Confirm", repair.confirm)
-            await steps.take("Cordon", repair.cordon)
-            await steps.take("Drain", repair.drain)
-            await steps.take("Confirm again", repair.confirm)
-            await steps.take("Capture", repair.capture)
-        await steps.take("Restart", repair.restart)
-        await steps.take("Verify", repair.verify)
-        await steps.take("Uncordon", repair.uncordon)
+            if fleet.token is not None:
+                await steps.take("Capture", repair.capture)
+                await steps.take("Release", repair.release)
+            else:
+                await steps.take("Cordon", repair.cordon)
+                await steps.take("Drain", repair.drain)
+                await steps.take("Confirm again", repair.confirm)
+                await steps.take("Capture", repair.capture)
+        if fleet.token is not None:
+            await steps.take("Verify", repair.verify)
+        else:
+            await steps.take("Restart", repair.restart)
+            await steps.take("Verify", repair.verify)
+            await steps.take("Uncordon", repair.uncordon)
     except _TROUBLE as error:
         failure = str(error) or type(error).__name__
         out.say(failure, State.FAULT)

@@ -177,9 +177,7 @@ def _stuck(incident: Incident) -> Iterator[Text]:
                 "The ids of the requests that hold them come with the engine kit."
             )
         return
-    yield Text(
-        f"  Stuck requests, holding {held} (listed by the simulated engine; real ones need the engine kit):"
-    )
+    yield Text(f"  Stuck requests, holding {held}:")
     for one in incident.stuck:
         yield Text(
             f"    {one.id}  {one.blocks} blocks, {one.age_seconds:.0f} s, {one.status}, "

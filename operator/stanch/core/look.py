@@ -1,0 +1,27 @@
+"""How often the kit's list of an engine is looked at. Pure.
+
+A list costs an engine with 1,000 requests a few milliseconds between two steps, and us its bytes: a healthy
+engine is looked at rarely, one in which requests wait for a transfer now and then, a suspect at every turn.
+"""
+
+from __future__ import annotations
+
+from stanch.core.policy import Policy
+from stanch.core.sample import Lifecycle
+from stanch.core.verdict import State, Verdict
+
+# Parts of the limit of ParkedRemoteKV: of 120 s they are 600, 30 and 5 s.
+RARELY, SOMETIMES, OFTEN = 5.0, 1 / 4, 1 / 24
+
+
+def look_every(verdict: Verdict, policy: Policy) -> float | None:
+    """Seconds from one look at the list to the next; None: there is nothing to look for."""
+    limit = policy.parked_remote_kv_seconds
+    if verdict.state is State.BLIND:
+        return None
+    if verdict.state is not State.HEALTHY or verdict.lifecycle is Lifecycle.DRAINING:
+        return limit * OFTEN
+    if verdict.waiting and (verdict.deferred is None or verdict.deferred):
+        return limit * SOMETIMES
+    # An orphan under traffic shows in no gauge but the usage.
+    return limit * RARELY if verdict.usage else None

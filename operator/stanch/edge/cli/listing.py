@@ -1,0 +1,55 @@
+"""`stanch requests`: which requests an engine holds KV cache for, since when, and which of them are stuck."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stanch.edge.cli.options import key_option, key_reader, output_option, server
+
+if TYPE_CHECKING:
+    from stanch.edge.kit import Lists
+
+EXIT_DONE, EXIT_CANNOT_TELL = 0, 3
+
+
+@click.command("requests")
+@click.argument("url")
+@click.option("--rank", type=click.IntRange(0), help="Only this data-parallel rank (the label `engine`).")
+@click.option("--stuck", is_flag=True, help="Only those that are parked, or hold blocks after their end.")
+@key_option("File with the engine's --api-key, which its kit's list needs.")
+@output_option
+def requests(url: str, rank: int | None, stuck: bool, api_key_file: Path | None, output: str) -> int:
+    """List the requests of the engine at URL, as its engine kit has them; the longest stuck first.
+
+    Exit codes: 0 listed, 3 cannot tell (no kit, no key, a rank that does not answer).
+    """
+    from stanch.edge import kit, listing
+    from stanch.edge import output as out
+    from stanch.edge.client import session
+
+    (base, shown), key = server(url), key_reader(api_key_file)
+
+    async def ask() -> Lists:
+        async with session() as connection:
+            return await kit.requests(connection, base, key)
+
+    try:
+        lists = asyncio.run(ask())
+    except kit.KitError as error:
+        click.echo(f"cannot tell about {shown}: {error}", err=True)
+        return EXIT_CANNOT_TELL
+    rows = listing.rows(lists, None if rank is None else str(rank), stuck_only=stuck)
+    if output == "json":
+        out.json_line(listing.record(shown, lists, rows))
+    else:
+        listing.show(rows, stuck_only=stuck)
+    missing = listing.missing(lists, None if rank is None else str(rank))
+    if missing is not None:
+        out.flush()
+        click.echo(f"cannot tell about {shown}: {missing}", err=True)
+        return EXIT_CANNOT_TELL
+    return EXIT_DONE

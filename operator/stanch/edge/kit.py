@@ -1,0 +1,265 @@
+"""Asking the engine kit over HTTP. What it says is checked; what it does not say is None, never zero.
+
+The contract is additive: keys and values that are not known here are passed over, whatever its version. An
+answer of another schema, or one in which a needed key is missing or makes no sense, is no answer at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from math import isfinite
+from typing import Any
+
+import aiohttp
+
+from stanch.core.kit import Entry
+from stanch.core.policy import DAY
+from stanch.core.sample import Role
+from stanch.edge.engine import trouble
+from stanch.edge.errors import FileError
+from stanch.edge.text import one_line, printable
+from stanch_connector import contract
+
+# The kit itself waits 5 s for a rank and 1 s for the state; a hung engine gets its answer from it then.
+LIST_SECONDS = 8.0
+STATE_SECONDS = 4.0
+# A list has at most 20,000 requests of some 400 bytes.
+_MOST_BYTES = 16 << 20
+# Longer than any id that vLLM makes of an X-Request-Id which a server would take.
+_MOST_CHARS = 512
+
+# The key that a server wants, read anew at each use because it may rotate. Raises FileError.
+Key = Callable[[], str | None]
+
+
+def no_key() -> str | None:
+    return None
+
+
+class KitError(Exception):
+    """The kit gave no answer of use; the text is a sentence without its end: "its kit ...".
+
+    absent: the engine has no kit. lasting: asking again soon will bring the same.
+    """
+
+    def __init__(self, text: str, *, absent: bool = False, lasting: bool = False) -> None:
+        super().__init__(text)
+        self.absent = absent
+        self.lasting = absent or lasting
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What /state says; None: it does not say. role: only where kv_role tells it (kv_both does not)."""
+
+    boot_id: str
+    kit: str | None = None
+    vllm: str | None = None
+    connector: str | None = None
+    role: Role | None = None
+    lease_seconds: float | None = None
+    pin_seconds: float | None = None
+    bidirectional: bool | None = None
+    ready: bool | None = None
+    draining: bool | None = None
+    cordoned: bool | None = None
+    disabled: str | None = None
+    outcomes: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """What /requests says. ranks: by the engine's label; missing: labels of ranks that did not answer."""
+
+    boot_id: str
+    ranks: Mapping[str, tuple[Entry, ...]]
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One HTTP answer. data: its JSON, None where it is none."""
+
+    status: int
+    data: object
+
+
+async def state(session: aiohttp.ClientSession, base: str, seconds: float = STATE_SECONDS) -> Facts:
+    """Raises KitError."""
+    reply = await exchange(session, "GET", base + contract.ROUTE_STATE, seconds)
+    return facts_of(_checked(reply, contract.SCHEMA_STATE, key_given=False))
+
+
+async def requests(session: aiohttp.ClientSession, base: str, key: Key = no_key) -> Lists:
+    """Raises KitError."""
+    try:
+        given = key()
+    except FileError as error:
+        raise KitError(f"its kit was not asked: {error}") from None
+    headers = {"Authorization": f"Bearer {given}"} if given else {}
+    reply = await exchange(session, "GET", base + contract.ROUTE_REQUESTS, LIST_SECONDS, headers=headers)
+    return lists_of(_checked(reply, contract.SCHEMA_REQUESTS, key_given=given is not None))
+
+
+async def exchange(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    seconds: float,
+    *,
+    headers: Mapping[str, str] | None = None,
+    body: object = None,
+) -> Reply:
+    """One request to the kit; `seconds` is for all of it. Raises KitError where there is no answer."""
+    try:
+        async with session.request(
+            method,
+            url,
+            json=body,
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=seconds),
+            allow_redirects=False,
+        ) as response:
+            got = bytearray()
+            while chunk := await response.content.readany():
+                got += chunk
+                if len(got) > _MOST_BYTES:
+                    raise KitError(f"its kit's answer is longer than {_MOST_BYTES >> 20} MB", lasting=True)
+            return Reply(response.status, _json(bytes(got)))
+    except asyncio.TimeoutError:
+        raise KitError(f"its kit did not answer within {seconds:g} s") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise KitError(f"its kit could not be asked: {trouble(error)}") from None
+
+
+def _json(body: bytes) -> object:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def said(data: object, key: str = "error") -> str | None:
+    """The text under that key of an answer, fit for a terminal."""
+    text = data.get(key) if isinstance(data, dict) else None
+    return one_line(text, 300) if isinstance(text, str) and text.strip() else None
+
+
+def _checked(reply: Reply, schema: str, *, key_given: bool) -> dict[str, Any]:
+    status, data = reply.status, reply.data
+    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        raise KitError("it has no engine kit", absent=True)
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        how = (
+            "does not take the API key in that file"
+            if key_given
+            else "wants vLLM's API key: give the file that holds it with --token-file"
+        )
+        raise KitError(f"its kit {how} (HTTP {status})", lasting=True)
+    if status == HTTPStatus.NOT_IMPLEMENTED:
+        raise KitError(f"its kit has no list: {said(data) or 'it does not say why'}", lasting=True)
+    if status != HTTPStatus.OK:
+        raise KitError(f"its kit answers HTTP {status}" + (f" ({said(data)})" if said(data) else ""))
+    if not isinstance(data, dict) or not isinstance(data.get("schema"), str):
+        raise KitError("what answers in the place of its kit is something else", lasting=True)
+    if data["schema"] != schema:
+        other = one_line(data["schema"], 60)
+        raise KitError(f"its kit speaks {other}, which this version of Stanch does not know", lasting=True)
+    if not isinstance(data.get("bootId"), str) or not data["bootId"]:
+        raise KitError("its kit's answer has no boot id", lasting=True)
+    return data
+
+
+_ROLES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
+
+
+def facts_of(data: Mapping[str, Any]) -> Facts:
+    """From a checked answer of /state; what makes no sense is not said."""
+    outcomes = data.get("outcomes")
+    return Facts(
+        boot_id=data["bootId"],
+        kit=said(data, "kit"),
+        vllm=said(data, "vllm"),
+        connector=said(data, "connector"),
+        role=_ROLES.get(str(data.get("role"))),
+        lease_seconds=_seconds(data.get("leaseSeconds")),
+        pin_seconds=_seconds(data.get("pinSeconds")),
+        bidirectional=_truth(data.get("bidirectional")),
+        ready=_truth(data.get("ready")),
+        draining=_truth(data.get("draining")),
+        cordoned=_truth(data.get("cordoned")),
+        disabled=said(data, "disabled"),
+        outcomes=tuple(o for o in outcomes if isinstance(o, dict)) if isinstance(outcomes, list) else (),
+    )
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _seconds(value: object) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 < number <= DAY else None
+
+
+def _number(value: object) -> float | None:
+    """A number that is finite and not negative; a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value < 0:
+        return None
+    return float(value)
+
+
+def lists_of(data: Mapping[str, Any]) -> Lists:
+    """From a checked answer of /requests. Raises KitError where any of it makes no sense."""
+    ranks, missing = data.get("ranks"), data.get("missingRanks")
+    if not isinstance(ranks, dict) or not isinstance(missing, list):
+        raise KitError("its kit's list has no ranks", lasting=True)
+    absent = {str(rank) for rank in missing}
+    found: dict[str, tuple[Entry, ...]] = {}
+    for label, rank in ranks.items():
+        entries = rank.get("requests") if isinstance(rank, dict) else None
+        if not isinstance(entries, list):
+            raise KitError(f"its kit's list of rank {one_line(label, 20)} is none", lasting=True)
+        # A rank that is called missing as well proves nothing.
+        if label not in absent:
+            found[printable(label)] = tuple(map(_entry, entries))
+    return Lists(data["bootId"], found, tuple(sorted(map(printable, absent))))
+
+
+def _entry(data: object) -> Entry:
+    if not isinstance(data, dict):
+        raise KitError("its kit's list has an entry that is none", lasting=True)
+    age, blocks, share = (_number(data.get(key)) for key in ("ageSeconds", "blocks", "cacheShare"))
+    texts = {key: _text(data.get(key)) for key in ("id", "schedulerId", "status")}
+    truths = {key: _truth(data.get(key)) for key in ("clientGone", "leased", "pinned")}
+    needed = {**texts, **truths, "ageSeconds": age, "blocks": blocks}
+    if bad := [key for key, value in needed.items() if value is None]:
+        raise KitError(f"its kit's list has a request whose {bad[0]} is missing or none", lasting=True)
+    if "waitsFor" not in data:
+        raise KitError("its kit's list has a request whose waitsFor is missing", lasting=True)
+    assert age is not None
+    assert blocks is not None
+    return Entry(
+        id=texts["id"] or "",
+        scheduler_id=texts["schedulerId"] or "",
+        status=texts["status"] or "",
+        age_seconds=age,
+        blocks=int(blocks),
+        waits_for=_text(data["waitsFor"]),
+        client_gone=bool(truths["clientGone"]),
+        leased=bool(truths["leased"]),
+        pinned=bool(truths["pinned"]),
+        share=share if share is not None and share <= 1 else None,
+        remote_engine=_text(data.get("remoteEngine")),
+        way=_text(data.get("way")),
+        refusal=_text(data.get("refusal")),
+        refusal_kind=_text(data.get("refusalKind")),
+    )
+
+
+def _text(value: object) -> str | None:
+    return printable(value[:_MOST_CHARS]) if isinstance(value, str) and value else None

@@ -1,0 +1,155 @@
+"""The kits of all targets: what they said last, and who is to be looked at now.
+
+A look asks one server for its state and its lists, in the background; what it brings counts in the next turn.
+A rank's list stays until a newer one comes or it is too old to count (core/kit.usable), so one look that
+fails changes nothing yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from stanch.core.kit import Entry, KitReport
+from stanch.edge import kit
+from stanch.edge.kit import Facts, Key, KitError
+from stanch.edge.targets import Watched
+
+# What will be the same when asked again (no key, no list, no kit at all) is not asked at every turn.
+_LASTING_SECONDS, _ABSENT_SECONDS = 60.0, 600.0
+_AT_ONCE = 32
+
+
+@dataclass(slots=True)
+class _Known:
+    """first: when its target was first thought of; looked: when the last look began. lists: by the engine's
+    label, with the time of the answer. problem: what the last look ended with."""
+
+    first: float
+    looked: float | None = None
+    facts: Facts | None = None
+    lists: dict[str, tuple[float, tuple[Entry, ...]]] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    problem: KitError | None = None
+    looking: asyncio.Task[None] | None = None
+
+
+class Kits:
+    def __init__(self, session: aiohttp.ClientSession, clock: Callable[[], float], key: Key) -> None:
+        self._session = session
+        self._clock = clock
+        self._key = key
+        self._known: dict[str, _Known] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    def facts(self, name: str) -> Facts | None:
+        """What the target's kit said of itself; None where it has none, or did not say."""
+        known = self._known.get(name)
+        return None if known is None else known.facts
+
+    def report(self, name: str, label: str, now: float, keep_seconds: float) -> KitReport | None:
+        """The newest word on one engine; None where the kit was never asked for its list."""
+        known = self._known.get(name)
+        if known is None:
+            return None
+        boot, draining = "", False
+        if known.facts is not None:
+            boot, draining = known.facts.boot_id, bool(known.facts.draining)
+        listed = known.lists.get(label)
+        if listed is not None and now - listed[0] <= keep_seconds:
+            return KitReport(listed[0], boot, listed[1], draining=draining)
+        if known.problem is not None:
+            return KitReport(now, boot, None, str(known.problem), known.problem.absent, draining)
+        if known.lists or known.missing:
+            if listed is not None:
+                return None  # nothing is wrong with it: it has not been looked at since
+            how = "did not answer its kit" if label in known.missing else "is not in its kit's list"
+            return KitReport(now, boot, None, f"rank {label} {how}", draining=draining)
+        return None
+
+    def forget(self, name: str) -> None:
+        """Another process answers: nothing that was said counts any more."""
+        known = self._known.pop(name, None)
+        if known is not None and known.looking is not None:
+            known.looking.cancel()
+
+    async def learn(self, watched: Watched) -> None:
+        """Ask for the state only: lease and pin times, and whether there is a kit at all."""
+        known = self._of(watched.target.name)
+        async with self._gate:
+            try:
+                known.facts, known.problem = await kit.state(self._session, watched.base), None
+            except KitError as error:
+                # Whoever does not answer now may have a kit all the same.
+                known.problem = error if error.absent else None
+                known.looked = self._clock() if error.absent else None
+
+    def is_due(self, name: str, every_seconds: float, *, suspect: bool) -> bool:
+        """Whether so much time has passed since the last look. Those never looked at come spread over the
+        time, but for a suspect, which comes at once."""
+        known = self._of(name)
+        if known.looking is not None:
+            return False
+        if known.problem is not None and known.problem.lasting:
+            every_seconds = max(every_seconds, _ABSENT_SECONDS if known.problem.absent else _LASTING_SECONDS)
+        if known.looked is not None:
+            return self._clock() - known.looked >= every_seconds
+        return suspect or self._clock() - known.first >= every_seconds * (1 - _share(name))
+
+    def start(self, watched: Watched) -> None:
+        """Look at this server, in the background."""
+        known = self._of(watched.target.name)
+        if known.looking is None:
+            known.looking = asyncio.ensure_future(self._look(watched, known))
+
+    async def look(self, watched: Iterable[Watched]) -> None:
+        """Look at these servers, now, or wait for the look that is under way."""
+        tasks = []
+        for one in watched:
+            self.start(one)
+            task = self._of(one.target.name).looking
+            if task is not None:
+                tasks.append(task)
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def close(self) -> None:
+        tasks = [known.looking for known in self._known.values() if known.looking is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _of(self, name: str) -> _Known:
+        return self._known.setdefault(name, _Known(self._clock()))
+
+    async def _look(self, watched: Watched, known: _Known) -> None:
+        known.looked = self._clock()
+        try:
+            async with self._gate:
+                before, known.facts = known.facts, await kit.state(self._session, watched.base)
+                if before is not None and before.boot_id != known.facts.boot_id:
+                    known.lists = {}
+                answer = await kit.requests(self._session, watched.base, self._key)
+        except KitError as error:
+            known.problem = error
+        else:
+            self._take(known, answer)
+        finally:
+            known.looking = None
+
+    def _take(self, known: _Known, answer: kit.Lists) -> None:
+        if known.facts is not None and known.facts.boot_id != answer.boot_id:
+            known.lists, known.problem = {}, KitError("its kit restarted between two answers")
+            return
+        now = self._clock()
+        known.lists |= {label: (now, entries) for label, entries in answer.ranks.items()}
+        known.missing, known.problem = answer.missing, None
+
+
+def _share(name: str) -> float:
+    """0..1, the same for the same name: so that a thousand targets are not looked at in one moment."""
+    return zlib.crc32(name.encode()) / 2**32

@@ -1,0 +1,191 @@
+"""A release by POST: order it, wait for its outcome, and tell of each request what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+from uuid import uuid4
+
+import aiohttp
+
+from stanch.core.kit import Entry
+from stanch.edge import kit
+from stanch.edge.kit import Facts, Key, KitError, Lists
+from stanch.edge.text import one_line
+from stanch_connector import contract
+
+_POLL_SECONDS = 0.2
+# After its deadline the kit itself calls an order failed; for so long we wait to hear that.
+_SLACK_SECONDS = 5.0
+_OPEN = ("accepted", "running")
+_HOW_TO_TURN_ON = (
+    "its kit takes no commands by POST: start the engine with STANCH_TOKEN_FILE=FILE, a file with a token of "
+    "16 to 4096 bytes, and give the same file with --token-file"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """ids: as clients know them, or the scheduler; None: every stuck request. older_than_seconds: only those
+    that have been stuck for so long."""
+
+    ids: tuple[str, ...] | None = None
+    older_than_seconds: float | None = None
+    dry_run: bool = False
+    deadline_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became, or under dry run would become, of one request. id, blocks: None where no list told them.
+
+    way: freed, completed, failed; None: refused, and refusal says why.
+    """
+
+    scheduler_id: str
+    id: str | None
+    blocks: int | None
+    way: str | None
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An order that ended. state, reason: as the kit says; refusals: counts by kind; missing: ranks that did
+    not answer."""
+
+    command_id: str
+    boot_id: str
+    dry_run: bool
+    state: str
+    reason: str | None
+    fates: tuple[Fate, ...]
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+
+    @property
+    def certain(self) -> bool:
+        """Whether it is known of every rank what was done."""
+        return self.state in ("done", "refused") and not self.missing
+
+
+async def release(
+    session: aiohttp.ClientSession, base: str, order: Order, token: str | None, key: Key = kit.no_key
+) -> Released:
+    """Order it and wait for the end. Raises KitError where it cannot be told what was done.
+
+    session: with one connection only. With several API-server processes each keeps its own outcomes, and one
+    connection stays with one of them.
+    """
+    facts = await kit.state(session, base)
+    try:
+        before = await kit.requests(session, base, key)
+    except KitError:
+        before = Lists(facts.boot_id, {})  # only for the names that people know
+    command: contract.Command = {
+        "id": f"cli-{uuid4().hex[:16]}",
+        "verb": "release",
+        "bootId": facts.boot_id,
+        "args": _args(order),
+        "deadlineSeconds": order.deadline_seconds,
+    }
+    outcome = await _post(session, base, command, token)
+    deadline = time.monotonic() + order.deadline_seconds + _SLACK_SECONDS
+    while outcome.get("state") in _OPEN:
+        if time.monotonic() > deadline:
+            raise KitError("its kit did not say what became of the order: look at `stanch requests`")
+        await asyncio.sleep(_POLL_SECONDS)
+        outcome = _outcome(await kit.state(session, base), facts.boot_id, command["id"])
+    return _told(outcome, command["id"], facts.boot_id, order, before)
+
+
+def _args(order: Order) -> dict[str, object]:
+    args: dict[str, object] = {"dryRun": order.dry_run}
+    if order.ids is not None:
+        args["ids"] = list(order.ids)
+    if order.older_than_seconds is not None:
+        args["olderThanSeconds"] = order.older_than_seconds
+    return args
+
+
+async def _post(
+    session: aiohttp.ClientSession, base: str, command: contract.Command, token: str | None
+) -> Mapping[str, Any]:
+    """The outcome so far. Raises KitError where the order was not taken."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    url = base + contract.ROUTE_COMMAND
+    reply = await kit.exchange(session, "POST", url, kit.STATE_SECONDS, headers=headers, body=command)
+    data = reply.data if isinstance(reply.data, dict) else {}
+    if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+        raise KitError(_HOW_TO_TURN_ON)
+    if reply.status == HTTPStatus.UNAUTHORIZED:
+        how = (
+            "its kit does not take the token in that file"
+            if token
+            else "its kit wants a token: give the file that holds it with --token-file"
+        )
+        raise KitError(f"{how} (HTTP 401)")
+    if reply.status == HTTPStatus.CONFLICT:
+        raise KitError("the engine restarted meanwhile, so nothing was released")
+    if reply.status == HTTPStatus.BAD_REQUEST and data.get("state") == "refused":
+        return data
+    if reply.status != HTTPStatus.OK or data.get("id") != command["id"]:
+        why = kit.said(data) or kit.said(data, "reason")
+        raise KitError(f"its kit answers HTTP {reply.status} to the order" + (f": {why}" if why else ""))
+    return data
+
+
+def _outcome(facts: Facts, boot_id: str, command_id: str) -> Mapping[str, Any]:
+    if facts.boot_id != boot_id:
+        raise KitError("the engine restarted before it said what became of the order")
+    for outcome in facts.outcomes:
+        if outcome.get("id") == command_id:
+            return outcome
+    raise KitError("its kit has lost the outcome of the order: look at `stanch requests`")
+
+
+def _told(outcome: Mapping[str, Any], command_id: str, boot_id: str, order: Order, before: Lists) -> Released:
+    entries = {entry.scheduler_id: entry for entries in before.ranks.values() for entry in entries}
+    ways, refused = outcome.get("ways"), outcome.get("refused")
+    done = {str(k): str(v) for k, v in ways.items()} if isinstance(ways, dict) else {}
+    for name in _list(outcome.get("released")):
+        done.setdefault(str(name), "freed")
+    not_done = {str(k): str(v) for k, v in refused.items()} if isinstance(refused, dict) else {}
+    fates = [_fate(name, entries, way=way) for name, way in done.items()]
+    fates += [_fate(name, entries, refusal=why) for name, why in not_done.items() if name not in done]
+    counts = outcome.get("refusals")
+    return Released(
+        command_id,
+        boot_id,
+        order.dry_run,
+        one_line(str(outcome.get("state")), 20),
+        kit.said(outcome, "reason"),
+        tuple(fates),
+        {
+            one_line(str(kind), 40): count
+            for kind, count in (counts.items() if isinstance(counts, dict) else ())
+            if isinstance(count, int)
+        },
+        tuple(str(rank) for rank in _list(outcome.get("missingRanks"))),
+    )
+
+
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else ()
+
+
+def _fate(
+    name: str, entries: Mapping[str, Entry], *, way: str | None = None, refusal: str | None = None
+) -> Fate:
+    entry = entries.get(name)
+    return Fate(
+        one_line(name, 512),
+        None if entry is None else entry.id,
+        None if entry is None else entry.blocks,
+        None if way is None else one_line(way, 40),
+        None if refusal is None else one_line(refusal, 300),
+    )

@@ -1,0 +1,81 @@
+"""What a release did, as rows for people and as data."""
+
+from __future__ import annotations
+
+from stanch.edge.release import Released
+
+SCHEMA = "stanch.release/1"
+_DONE = {
+    "freed": "freed: nobody waited for it",
+    "completed": "completed: all its KV is here, it goes on",
+    "failed": "failed: its client got an error, its blocks are free",
+}
+_WOULD = {
+    "freed": "would be freed: nobody waits for it",
+    "completed": "would be completed: all its KV is here",
+    "failed": "would fail: its client would get an error",
+}
+
+
+def refused(released: Released, *, named: bool) -> bool:
+    """Whether something that was meant was not released. named: by id; without ids the young are not
+    meant."""
+    if released.refusals:
+        kinds = set(released.refusals) - (set() if named else {"too-young"})
+        return bool(kinds)
+    return any(fate.way is None for fate in released.fates) or (
+        released.state == "refused" and not released.fates
+    )
+
+
+def record(target: str, released: Released) -> dict[str, object]:
+    """One object (schema stanch.release/1)."""
+    return {
+        "schema": SCHEMA,
+        "target": target,
+        "bootId": released.boot_id,
+        "commandId": released.command_id,
+        "dryRun": released.dry_run,
+        "state": released.state,
+        "reason": released.reason,
+        "requests": [
+            {
+                "id": fate.id,
+                "schedulerId": fate.scheduler_id,
+                "blocks": fate.blocks,
+                "way": fate.way,
+                "refusal": fate.refusal,
+            }
+            for fate in released.fates
+        ],
+        "refusals": dict(released.refusals),
+        "missingRanks": list(released.missing),
+    }
+
+
+def show(released: Released) -> None:
+    """A table on standard output: each request, and what was done with it or why nothing was."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from stanch.edge.output import print_table
+
+    done = [fate for fate in released.fates if fate.way is not None]
+    known = [fate.blocks for fate in done if fate.blocks is not None]
+    blocks = f", {sum(known)} blocks" if done and len(known) == len(done) else ""
+    end = f"{len(done)} {'would be ' if released.dry_run else ''}released{blocks}"
+    left = len(released.fates) - len(done)
+    end += f"; {left} not" if left else ""
+    if not released.fates:
+        print_table(None, released.reason or "nothing is stuck that this means: nothing was released")
+        return
+    view = Table(box=None, pad_edge=False, show_edge=False)
+    for column in ("id", "blocks", "release"):
+        view.add_column(column, overflow="fold", justify="right" if column == "blocks" else "left")
+    words = _WOULD if released.dry_run else _DONE
+    for fate in released.fates:
+        what = Text(words.get(fate.way, fate.way)) if fate.way else Text(f"refused: {fate.refusal}", "yellow")
+        view.add_row(
+            Text(fate.id or fate.scheduler_id), "?" if fate.blocks is None else str(fate.blocks), what
+        )
+    print_table(view, end)
