@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from hashlib import blake2s
 
 from stanch.core.fleet import Way
 from stanch.core.verdict import Answer, Signature
+
+# The kit takes ids of at most 128 characters; the name of an object may have 253.
+_NAME_IN_COMMAND = 100
 
 
 class StepName(str, Enum):
@@ -166,7 +170,10 @@ class Incident:
     def command_id(self, step: StepName) -> str:
         """The id of the command of the latest try of that step: the same in every process, so that the kit
         carries it out once."""
-        return f"{self.name}/{step.value.lower()}-{self.tries(step)}"
+        name = self.name
+        if len(name) > _NAME_IN_COMMAND:
+            name = f"{name[: _NAME_IN_COMMAND - 17]}-{blake2s(name.encode(), digest_size=8).hexdigest()}"
+        return f"{name}/{step.value.lower()}-{self.tries(step)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,110 @@
+"""What a plan means for the conditions of a watch and of an incident, as data; Ready always comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stanch.core.fleet import Fleet
+from stanch.core.history import Ending, Incident, Ledger
+from stanch.core.plan_limits import Limits, Mode
+from stanch.core.plan_types import Deferral, Plan, Reason
+from stanch.core.verdict import State, Verdict
+
+_WELL = (Ending.RESOLVED, Ending.RECOVERED)
+_STARVED = (Reason.BUDGET, Reason.PER_HOUR)
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One condition: true or not, why in one word, and why in a sentence."""
+
+    type: str
+    true: bool
+    reason: str
+    message: str = ""
+
+
+def of_watch(
+    fleet: Fleet,
+    verdicts: Iterable[Verdict],
+    made: Plan,
+    incidents: Iterable[Incident],
+    ledger: Ledger,
+    limits: Limits,
+) -> tuple[Said, ...]:
+    """Of the watch after a plan. incidents, ledger: as the plan left them. A leak does not clear Ready."""
+    read = list(verdicts)
+    blind = [verdict for verdict in read if verdict.state is State.BLIND]
+    open_ = [incident for incident in incidents if incident.open]
+    return (
+        _ready(fleet, read, blind, limits),
+        _degraded(read, blind, list(incidents), ledger),
+        _leaking(open_, read),
+        _of(made.deferred, "BudgetStarved", _STARVED, "NothingWaits"),
+        _of(made.deferred, "Conflict", (Reason.CONFLICT,), "NoConflict"),
+    )
+
+
+def of_incident(incident: Incident) -> tuple[Said, ...]:
+    """Ready: it ended well. Waiting: why its next step does not begin. Escalated: a person has to look."""
+    ending = incident.ending
+    waiting, _, why = incident.wait.partition(": ")
+    step = incident.current
+    reason = incident.code or ("Pending" if step is None else step.name.value)
+    return (
+        Said("Ready", ending in _WELL, reason, incident.detail),
+        Said("Waiting", bool(waiting), waiting or "NothingInTheWay", why),
+        Said(
+            "Escalated",
+            ending in (Ending.ESCALATED, Ending.FAILED),
+            incident.code or "NotEscalated",
+            incident.detail if ending in (Ending.ESCALATED, Ending.FAILED) else "",
+        ),
+    )
+
+
+def _ready(fleet: Fleet, read: list[Verdict], blind: list[Verdict], limits: Limits) -> Said:
+    if limits.mode is Mode.DISABLED:
+        return Said("Ready", False, "Disabled", "spec.mode is Disabled")
+    if not fleet.units:
+        return Said("Ready", False, "NoEngines", "no pod is selected: see spec.roles")
+    if len(blind) == len(read):
+        why = blind[0].cause if blind else "nothing was read yet"
+        return Said("Ready", False, "AllBlind", f"no engine can be read: {why}")
+    return Said("Ready", True, "Watching", f"{len(read) - len(blind)} of {len(read)} engines are read")
+
+
+def _degraded(read: list[Verdict], blind: list[Verdict], incidents: list[Incident], ledger: Ledger) -> Said:
+    if ledger.tripped is not None:
+        return Said("Degraded", True, "BreakerOpen", ledger.tripped_why)
+    escalated = sorted(i.name for i in incidents if i.ending is Ending.ESCALATED)
+    if escalated:
+        return Said("Degraded", True, "Escalated", f"a person has to look at {_some(escalated)}")
+    if len(blind) * 2 > len(read):
+        return Said("Degraded", True, "BlindFleet", f"{len(blind)} of {len(read)} engines cannot be read")
+    return Said("Degraded", False, "AsExpected")
+
+
+def _leaking(open_: list[Incident], read: list[Verdict]) -> Said:
+    if open_:
+        return Said("Leaking", True, "IncidentOpen", _some(sorted(i.name for i in open_)))
+    faults = sorted(verdict.engine for verdict in read if verdict.state is State.FAULT)
+    if faults:
+        return Said("Leaking", True, "FaultSeen", _some(faults))
+    return Said("Leaking", False, "NoFault")
+
+
+def _of(deferred: Iterable[Deferral], name: str, reasons: tuple[Reason, ...], none: str) -> Said:
+    found = [one for one in deferred if one.reason in reasons]
+    if not found:
+        return Said(name, False, none)
+    return Said(
+        name, True, found[0].reason.value, "; ".join(dict.fromkeys(f.message for f in found[:_SHOWN]))
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
