@@ -67,6 +67,7 @@ class Facts:
     ready: bool | None = None
     draining: bool | None = None
     cordoned: bool | None = None
+    cordon_incident: str | None = None
     disabled: str | None = None
     outcomes: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
@@ -192,6 +193,7 @@ def facts_of(data: Mapping[str, Any]) -> Facts:
         ready=_truth(data.get("ready")),
         draining=_truth(data.get("draining")),
         cordoned=_truth(data.get("cordoned")),
+        cordon_incident=said(data, "cordonIncident"),
         disabled=said(data, "disabled"),
         outcomes=tuple(o for o in outcomes if isinstance(o, dict)) if isinstance(outcomes, list) else (),
     )
