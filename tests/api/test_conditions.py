@@ -65,6 +65,8 @@ def test_the_breaker_and_an_escalation_degrade() -> None:
     assert of(world)["Degraded"] == (True, "BreakerOpen")
     world = decodes(0.7, 0.0, cordon_works=False).run(20)
     assert of(world)["Degraded"] == (True, "Escalated")
+    world.restart(world.units["d0"])
+    assert of(world.run(10))["Degraded"] == (False, "AsExpected"), "that process is no more"
 
 
 def test_blind_disabled_and_empty() -> None:

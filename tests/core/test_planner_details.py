@@ -8,7 +8,7 @@ import pytest
 
 from stanch.core.fleet import CordonMark, Fleet, Kit
 from stanch.core.history import Claim, Confirmation, Ending, History, Incident, Ledger, Trigger
-from stanch.core.plan_limits import MaxUnavailable
+from stanch.core.plan_limits import Limits, MaxUnavailable
 from stanch.core.plan_types import Verb
 from stanch.core.planner import plan
 from stanch.core.sample import Role
@@ -120,6 +120,14 @@ def test_a_persons_incident_for_a_pod_that_is_not_there() -> None:
     world.incidents["by-uid"] = Incident("by-uid", "d1", "another-life", START, Trigger.PERSON)
     world.run(1)
     assert {i.code for i in world.incidents.values()} == {"PodGone"}
+
+
+def test_a_persons_incident_under_observe_ends_as_what_would_be_done() -> None:
+    world = fleet(Sim("d1", leak=0.7), Sim("d2"), limits=Limits())
+    world.incidents["by-hand"] = Incident("by-hand", "d1", "", START, Trigger.PERSON)
+    world.run(5)
+    assert (world.only().code, world.only().detail) == ("WouldDo", "would restart d1 in place")
+    assert world.acts() == []
 
 
 def test_a_long_name_of_a_persons_incident_still_makes_a_command_id_that_the_kit_takes() -> None:

@@ -37,10 +37,11 @@ def of_watch(
     """Of the watch after a plan. incidents, ledger: as the plan left them. A leak does not clear Ready."""
     read = list(verdicts)
     blind = [verdict for verdict in read if verdict.state is State.BLIND]
-    open_ = [incident for incident in incidents if incident.open]
+    known = list(incidents)
+    open_ = [incident for incident in known if incident.open]
     return (
         _ready(fleet, read, blind, limits),
-        _degraded(read, blind, list(incidents), ledger),
+        _degraded(fleet, read, blind, known, ledger),
         _leaking(open_, read),
         _of(made.deferred, "BudgetStarved", _STARVED, "NothingWaits"),
         _of(made.deferred, "Conflict", (Reason.CONFLICT,), "NoConflict"),
@@ -76,10 +77,17 @@ def _ready(fleet: Fleet, read: list[Verdict], blind: list[Verdict], limits: Limi
     return Said("Ready", True, "Watching", f"{len(read) - len(blind)} of {len(read)} engines are read")
 
 
-def _degraded(read: list[Verdict], blind: list[Verdict], incidents: list[Incident], ledger: Ledger) -> Said:
+def _degraded(
+    fleet: Fleet, read: list[Verdict], blind: list[Verdict], incidents: list[Incident], ledger: Ledger
+) -> Said:
     if ledger.tripped is not None:
         return Said("Degraded", True, "BreakerOpen", ledger.tripped_why)
-    escalated = sorted(i.name for i in incidents if i.ending is Ending.ESCALATED)
+    runs = {(pod.uid, pod.container_id) for unit in fleet.units for pod in unit.pods}
+    escalated = sorted(
+        incident.name
+        for incident in incidents
+        if incident.ending is Ending.ESCALATED and (incident.pod_uid, incident.container_id) in runs
+    )
     if escalated:
         return Said("Degraded", True, "Escalated", f"a person has to look at {_some(escalated)}")
     if len(blind) * 2 > len(read):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from stanch.core.fleet import CommandOutcome, Fleet, Pod, Unit
 from stanch.core.history import Confirmation, History, Incident, Ledger, Outcome, StepName
@@ -128,10 +127,25 @@ class Scene:
         name = "" if incident is None else incident.name
         self.deferred.append(Deferral(unit, reason, message, name, recheck))
 
-    def act(self, verb: Verb, incident: Incident | None, unit: Unit, key: str, **more: object) -> None:
-        pods = preconditions(unit.pods, incident)
+    def act(
+        self,
+        verb: Verb,
+        incident: Incident | None,
+        unit: Unit,
+        key: str,
+        *,
+        engines: tuple[str, ...] = (),
+        ids: tuple[str, ...] = (),
+        beat: int = 0,
+        deadline_seconds: float = 0.0,
+        peers: tuple[str, ...] = (),
+    ) -> None:
+        lease = CORDON_LEASE_SECONDS if verb is Verb.CORDON else 0.0
         name = "" if incident is None else incident.name
-        self.actions.append(replace(Action(verb, name, unit.key, key, pods), **more))  # type: ignore[arg-type]
+        pods = preconditions(unit.pods, incident)
+        self.actions.append(
+            Action(verb, name, unit.key, key, pods, engines, ids, beat, lease, deadline_seconds, peers)
+        )
 
     def keep_cordon(self, incident: Incident, unit: Unit) -> None:
         """Renew the cordon where it is due; the beat is the second of its renewal."""
@@ -142,14 +156,7 @@ class Scene:
             for mark in marks
         )
         if due:
-            self.act(
-                Verb.CORDON,
-                incident,
-                unit,
-                f"{incident.name}/cordon",
-                beat=beat,
-                lease_seconds=CORDON_LEASE_SECONDS,
-            )
+            self.act(Verb.CORDON, incident, unit, f"{incident.name}/cordon", beat=beat)
 
     def cordon_lives(self, incident: Incident, unit: Unit) -> bool:
         return all(pod.cordon_lives(incident.name, self.now, CORDON_LEASE_SECONDS) for pod in unit.pods)
