@@ -1,0 +1,109 @@
+"""What can go wrong between Stanch and the API server, and which error an answer is. Pure.
+
+Each message is one sentence: what was asked, and what the server said.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from stanch.edge.text import one_line
+
+Object = dict[str, Any]
+_MOST_TEXT = 500
+# Beyond this nobody waits for a server that says when to come back.
+_MOST_RETRY_SECONDS = 60.0
+
+
+class ClusterError(Exception):
+    """The base of all of these. code: HTTP's, None where no answer came."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Conflict(ClusterError):
+    """The object is not as the caller read it: another version, or another object under the same name.
+    Nothing was written."""
+
+
+class NotFound(ClusterError):
+    """There is no such object, or no longer; or the cluster does not know the kind."""
+
+
+class AlreadyExists(ClusterError):
+    """An object of this name exists."""
+
+
+class Forbidden(ClusterError):
+    """Our account may not do this (RBAC, an admission policy), or is not known at all (401)."""
+
+
+class Refused(ClusterError):
+    """An eviction that a PodDisruptionBudget does not allow now; the message names it."""
+
+
+class Invalid(ClusterError):
+    """The server understood, and will never take it: asking again does not help."""
+
+
+class Expired(ClusterError):
+    """410: the version to go on from is too old. Only a list and a watch meet it, and begin anew."""
+
+
+class Unreachable(ClusterError):
+    """No answer, or one that says nothing of the request (429, 5xx): a write may or may not have happened.
+    retry_after: seconds for which the server asks to be left alone, None where it does not say."""
+
+    def __init__(self, message: str, code: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(message, code)
+        self.retry_after = retry_after
+
+
+def error_of(what: str, code: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
+    """The error that an answer with this code is. what: the request, as "patch pods/a in shop"."""
+    status = status_of(body)
+    said = str(status.get("message") or "") or body.decode(errors="replace")
+    message = f"{what}: {one_line(said, _MOST_TEXT) or 'no reason given'} (HTTP {code})"
+    if code in (401, 403):
+        return Forbidden(message, code)
+    if code == 404:
+        return NotFound(message, code)
+    if code == 409:
+        return (AlreadyExists if status.get("reason") == "AlreadyExists" else Conflict)(message, code)
+    if code == 410:
+        return Expired(message, code)
+    if code == 429 or code >= 500:
+        return Unreachable(message, code, retry_after(status, headers))
+    return Invalid(message, code)
+
+
+def status_of(body: bytes) -> Object:
+    """The Status in a refusal; empty where the body is none, as that of a proxy in between."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
+
+
+def causes_of(status: Object) -> list[Object]:
+    """details.causes[] of a Status: {reason, message, field}."""
+    details = status.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return [one for one in causes or () if isinstance(one, dict)]
+
+
+def retry_after(status: Object, headers: Mapping[str, str]) -> float | None:
+    """Seconds, by the header or the Status (the server sends both); None where neither says a number."""
+    details = status.get("details")
+    said = headers.get("Retry-After") or (
+        details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    )
+    try:
+        return min(max(0.0, float(said)), _MOST_RETRY_SECONDS) if said is not None else None
+    except (TypeError, ValueError):
+        return None

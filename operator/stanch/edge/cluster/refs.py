@@ -1,0 +1,72 @@
+"""Names of things in the API server: kinds, objects, and their paths. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from stanch.api.names import GROUP, LEAK_INCIDENT, LEAK_WATCH, VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind as paths have it. group: "" for the core."""
+
+    group: str
+    version: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, sub: str = "") -> str:
+        """The path of the collection, of one object, or of its subresource.
+
+        namespace: None for every namespace (a collection only), and for kinds without one.
+        """
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if namespace is not None and self.namespaced:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(name)
+        if sub:
+            parts.append(sub)
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """One object, as an owner reference and a workloadRef have it. namespace: None for a Node."""
+
+    api_version: str
+    kind: str
+    name: str
+    namespace: str | None = None
+
+
+PODS: Final = Resource("", "v1", "pods")
+NODES: Final = Resource("", "v1", "nodes", namespaced=False)
+CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
+ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices")
+DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
+EVENTS: Final = Resource("events.k8s.io", "v1", "events")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
+ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False)
+WATCHES: Final = Resource(GROUP, VERSION, LEAK_WATCH.plural)
+INCIDENTS: Final = Resource(GROUP, VERSION, LEAK_INCIDENT.plural)
+
+# Kinds that own engine pods, and what else is got by a reference; others are looked up by discovery.
+KNOWN: Final = {
+    ("v1", "Node"): NODES,
+    ("v1", "Pod"): PODS,
+    ("apps/v1", "ReplicaSet"): Resource("apps", "v1", "replicasets"),
+    ("apps/v1", "Deployment"): Resource("apps", "v1", "deployments"),
+    ("apps/v1", "StatefulSet"): Resource("apps", "v1", "statefulsets"),
+    ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): Resource(
+        "leaderworkerset.x-k8s.io", "v1", "leaderworkersets"
+    ),
+}
