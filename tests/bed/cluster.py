@@ -56,16 +56,19 @@ def why_not_test_cluster(context: str, labels: Mapping[str, str]) -> str | None:
     )
 
 
-def wait_for(what: str, ask: Callable[[], _T | None], deadline_s: float = 60.0, every_s: float = 0.1) -> _T:
+def wait_for(what: str, ask: Callable[[], _T | None], deadline_s: float = 60.0) -> _T:
     """Ask until the answer is neither None nor False; that answer. Raises TimeoutError."""
     end = time.monotonic() + deadline_s
+    pause = 0.02
     while True:
         found = ask()
         if found is not None and found is not False:
             return found
         if time.monotonic() > end:
             raise TimeoutError(f"{what}: not within {deadline_s:g} s")
-        time.sleep(every_s)
+        time.sleep(pause)
+        # What takes long is asked for rarely: the machine has better things to do.
+        pause = min(0.5, pause * 1.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,8 @@ class Cluster:
                 found: Object = json.load(answer)
                 return found
         except urllib.error.HTTPError as error:
-            text = error.read().decode(errors="replace")
+            with error:
+                text = error.read().decode(errors="replace")
             raise ApiError(error.code, text) from error
 
     def get(self, path: str) -> Object | None:

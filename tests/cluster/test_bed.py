@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -18,8 +19,13 @@ def fetch(ip: str, path: str, body: object = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"http://{ip}:{manifests.PORT}{path}", data, headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        # It is an answer, too, with a connection of its own.
+        error.close()
+        raise
 
 
 def test_a_prefill_decode_pair_serves_across_pods(namespace: Namespace) -> None:
