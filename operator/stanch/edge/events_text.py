@@ -1,7 +1,4 @@
-"""What Events say, on the pod and on the watch. Pure; posting them, and counting repeats, is edge/cluster's.
-
-A note changes from time to time; two Events are the same one when their `key` is the same, as in client-go.
-"""
+"""What Events say, on the pod and on the watch. Pure; posting and counting them is the cluster room's."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from stanch.api.names import API_VERSION, LEAK_INCIDENT, LEAK_WATCH
 from stanch.core.history import Ending, Incident, Step, StepName, StepOutcome
 from stanch.core.plan_conditions import Said
 from stanch.core.report import percent
@@ -20,13 +18,12 @@ NOTE_CHARS: Final = 1024
 _REASON_CHARS: Final = 128
 
 POD: Final = "Pod"
-WATCH: Final = "LeakWatch"
+WATCH: Final = LEAK_WATCH.kind
 
 
 @dataclass(frozen=True, slots=True)
 class EventText:
-    """One Event. kind, name, uid: what it is about, in the watch's namespace. action: what was done or tried.
-    incident: the LeakIncident that it belongs to ("related"), "" for none."""
+    """One Event, as Cluster.event takes it. kind, name, uid: what it is about, in the watch's namespace."""
 
     kind: str
     name: str
@@ -35,16 +32,16 @@ class EventText:
     reason: str
     action: str
     note: str
-    incident: str = ""
 
-    @property
-    def type(self) -> str:
-        return "Warning" if self.warning else "Normal"
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """What makes a repeat of it the same Event, counted."""
-        return self.kind, self.name, self.uid, self.type, self.reason, self.action, self.incident
+    def regarding(self, namespace: str) -> dict[str, str]:
+        """The object that it is about, as an Event names it."""
+        return {
+            "apiVersion": "v1" if self.kind == POD else API_VERSION,
+            "kind": self.kind,
+            "namespace": namespace,
+            "name": self.name,
+            "uid": self.uid,
+        }
 
 
 # What a step that was done is called; one that is not here is told by the next one or by the end.
@@ -104,9 +101,9 @@ def _begun(incident: Incident, step: Step) -> str:
 
 def _done(incident: Incident, step: Step) -> str:
     if step.name is StepName.CONFIRM:
-        return "; ".join(
-            part for part in (_evidence(incident), incident.evidence.cause or step.detail) if part
-        )
+        where = f"{LEAK_INCIDENT.singular} {incident.name}"
+        said = (_evidence(incident), incident.evidence.cause or step.detail, where)
+        return "; ".join(part for part in said if part)
     if step.name is StepName.CAPTURE and incident.stuck:
         oldest = sorted(incident.stuck, key=lambda one: -one.age_seconds)
         ids = ", ".join(one.id for one in oldest)
@@ -140,7 +137,6 @@ def _on_pod(incident: Incident, warning: bool, reason: str, action: str, note: s
         reason[:_REASON_CHARS],
         action,
         note,
-        incident.name,
     )
 
 

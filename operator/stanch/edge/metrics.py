@@ -90,7 +90,7 @@ class Families:
         )
         self.requests = Counter(
             "stanch_api_requests",
-            "Requests to the API server; code: HTTP, or the word for why there was no answer.",
+            "Requests to the API server; code: HTTP's, or none where no answer came.",
             ("verb", "resource", "code"),
             registry=made,
         )

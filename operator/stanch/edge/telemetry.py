@@ -6,8 +6,8 @@ The watchdog calls this, in the process's event loop, and gets Events back to be
     with serving(telemetry, host, port):              # edge/telemetry_server.py: /metrics, /healthz, /readyz
         asyncio.create_task(telemetry.pulse())         # signs of the event loop itself
     telemetry.active(True)                             # the Lease was won or lost
-    telemetry.request("patch", "pods", 200)            # after every request to the API server
-    telemetry.sign("news of pods", 60.0)               # a list or a watch event arrived
+    Cluster(..., on_call=telemetry.call)               # every request to the API server
+    telemetry.sign("news of pods", 60.0, needs_api=True)  # a list or a watch event arrived
     texts = telemetry.incident(watch, before, after)   # once an incident has been written
     texts = telemetry.turn(watch, Turned(...))         # at the end of every turn
     telemetry.turn_failed(watch, 5, "Unreachable", "...") # of one that could not be made
@@ -23,6 +23,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stanch.core.history import Incident
 from stanch.core.plan_conditions import Said
@@ -34,6 +35,9 @@ from stanch.edge.events_text import EventText, of_change, of_conditions
 from stanch.edge.health import API_SERVER, EVENT_LOOP, Health
 from stanch.edge.journal import Journal, Record, note, record
 from stanch.edge.metrics import Families
+
+if TYPE_CHECKING:
+    from stanch.edge.cluster import Call
 
 Clock = Callable[[], float]
 
@@ -95,10 +99,10 @@ class Telemetry:
         """Whether this process is the one that repairs."""
         self.families.active.set(active)
 
-    def request(self, verb: str, resource: str, code: int | str) -> None:
-        """One request to the API server has ended. code: HTTP's, or a word where none came."""
-        self.families.requests.labels(verb, resource, str(code)).inc()
-        if isinstance(code, int):
+    def call(self, call: Call) -> None:
+        """One request to the API server has ended: the `on_call` of Cluster."""
+        self.families.requests.labels(call.verb, call.resource, str(call.code or "none")).inc()
+        if call.code:
             self.sign(API_SERVER, _API_LIMIT_SECONDS)
 
     def sign(self, part: str, limit_seconds: float, *, needs_api: bool = False) -> None:
