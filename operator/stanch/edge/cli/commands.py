@@ -14,9 +14,11 @@ import click
 
 from stanch.edge.cli.check import check
 from stanch.edge.cli.demo import demo
+from stanch.edge.cli.incidents import incidents
 from stanch.edge.cli.listing import requests
 from stanch.edge.cli.probe import probe
 from stanch.edge.cli.release import release
+from stanch.edge.cli.remediate import remediate
 from stanch.edge.cli.replay import replay
 from stanch.edge.cli.show_policy import show_policy
 from stanch.edge.cli.watch import watch
@@ -39,7 +41,8 @@ def stanch() -> None:
     """Find KV cache that a vLLM engine holds for requests that nobody runs."""
 
 
-for _command in (check, watch, requests, release, probe, replay, demo, show_policy):
+_COMMANDS = (check, watch, requests, release, probe, replay, demo, show_policy, incidents, remediate)
+for _command in _COMMANDS:
     stanch.add_command(_command)
 
 

@@ -1,0 +1,113 @@
+"""Which cluster and which namespace a command means: the options of kubectl, with kubectl's own defaults."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from stanch.edge.errors import FileError
+
+if TYPE_CHECKING:
+    from stanch.edge.cluster import Cluster
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEFAULT_FILE = Path("~/.kube/config")
+# Where a pod finds its own namespace; without a kubeconfig we are taken to be in one, as kubectl does it.
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True)
+class Kube:
+    """kubeconfig: files as $KUBECONFIG has them, None in a pod. context: None where no file names one."""
+
+    kubeconfig: str | None
+    context: str | None
+    namespace: str
+
+    def cluster(self, own_namespace: str = "stanch-system") -> Cluster:
+        """Not entered yet. own_namespace: the operator's."""
+        from stanch.edge.cluster import Cluster
+
+        return Cluster(self.kubeconfig, self.context, own_namespace)
+
+
+def kube_options(command: F) -> F:
+    """--namespace, --context, --kubeconfig; the command gets `kube`."""
+
+    @functools.wraps(command)
+    def told(*, kubeconfig: str | None, context: str | None, namespace: str | None, **others: Any) -> Any:
+        return command(kube=kube_of(kubeconfig, context, namespace), **others)
+
+    found: Any = told
+    for option in (
+        click.option(
+            "--kubeconfig", envvar="KUBECONFIG", help="As kubectl's; else $KUBECONFIG, ~/.kube/config."
+        ),
+        click.option("--context", help="Context of the kubeconfig, if not its current one."),
+        click.option("-n", "--namespace", help="If not the context's."),
+    ):
+        found = option(found)
+    return found  # type: ignore[no-any-return]
+
+
+def all_namespaces_option(command: F) -> F:
+    """-A, as `everywhere`."""
+    return click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces.")(command)
+
+
+def kube_of(kubeconfig: str | None, context: str | None, namespace: str | None) -> Kube:
+    """What the options mean. Raises FileError where a kubeconfig cannot be read."""
+    if not kubeconfig and _DEFAULT_FILE.expanduser().is_file():
+        kubeconfig = str(_DEFAULT_FILE.expanduser())
+    if not kubeconfig:
+        return Kube(None, None, namespace or _own_namespace())
+    read = list(_read(kubeconfig))
+    # Of several files the first that says it counts (kubectl; the Python client takes the last).
+    context = context or next((found for one in read if (found := _text(one.get("current-context")))), None)
+    return Kube(kubeconfig, context, namespace or _namespace_of(read, context) or "default")
+
+
+def _own_namespace() -> str:
+    try:
+        return _OWN_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
+    except OSError:
+        return "default"
+
+
+def _read(kubeconfig: str) -> Iterator[dict[str, Any]]:
+    import yaml
+
+    for part in filter(None, kubeconfig.split(":")):
+        path = Path(part).expanduser()
+        if not path.is_file():
+            continue  # as kubectl; that there is none at all is said when the cluster is to be reached
+        try:
+            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            why = getattr(error, "strerror", None) or getattr(error, "problem", None) or error
+            raise FileError(f"{path}: the kubeconfig cannot be read: {why}") from None
+        if not isinstance(found, dict):
+            raise FileError(f"{path}: this is no kubeconfig")
+        yield found
+
+
+def _namespace_of(read: list[dict[str, Any]], context: str | None) -> str | None:
+    for one in read:
+        for entry in one.get("contexts") or ():
+            if (
+                isinstance(entry, dict)
+                and entry.get("name") == context
+                and isinstance(entry.get("context"), dict)
+            ):
+                return _text(entry["context"].get("namespace"))
+    return None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
