@@ -16,14 +16,20 @@ Facts about workloads, with their sources: docs/units.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
+from stanch.api.convert import policy_of
+from stanch.api.names import ANNOTATION_RESET_BREAKER
 from stanch.api.watch import LeakWatch
 from stanch.core.fleet import Fleet
-from stanch.edge.kit import Facts
+from stanch.core.policy import Policy
+from stanch.edge.target import Target
 from stanch.edge.targets import Watched
+from stanch.edge.units_build import Heard, build, desired, living, target_name, with_peers
+from stanch.edge.units_owner import node_of, owners_wanted, workloads
+from stanch.edge.units_pod import address, container_named, has_been_up, scheme
 from stanch.edge.units_raw import Object, Objects, Ref
-from stanch.edge.units_select import Chosen, Refused, Selection, queries, select
+from stanch.edge.units_select import Chosen, Refused, Selection, queries, select, selects
 
 __all__ = [
     "Chosen",
@@ -41,26 +47,21 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What one target (one port of one pod) has said, as far as it was asked.
-
-    engines: as the verdicts name them, one per rank. running: requests under way, of all its ranks.
-    arriving: whether its request counter moved between the last two readings. healthy: whether it answered
-    /health, or where that was not asked, gave a page. kit: None where no kit answered.
-    """
-
-    engines: tuple[str, ...] = ()
-    running: float | None = None
-    arriving: bool | None = None
-    healthy: bool | None = None
-    kit: Facts | None = None
-
-
 def wanted(watch: LeakWatch, pods: Iterable[Object], objects: Objects) -> frozenset[Ref]:
     """The objects that are needed next and that `objects` has no entry for: the watch's own workloads, the
-    owners of the pods, their owners, and the pods' nodes. Empty: all are known."""
-    raise NotImplementedError
+    owners of the pods, their owners, and the pods' nodes. Empty: all are known.
+
+    A pod that the watch does not mean, as far as is known, is followed only where the watch names workloads.
+    """
+    by_owner = bool(workloads(watch))
+    meant, followed = [], []
+    for pod in pods:
+        if selects(watch, pod, objects):
+            meant.append(pod)
+        elif by_owner:
+            followed.append(pod)
+    nodes = {ref for pod in meant if (ref := node_of(pod)) is not None and ref not in objects}
+    return frozenset(owners_wanted(watch, [*meant, *followed], objects) | nodes)
 
 
 def targets(watch: LeakWatch, selection: Selection) -> list[Watched]:
@@ -70,7 +71,28 @@ def targets(watch: LeakWatch, selection: Selection) -> list[Watched]:
     watch's, with the lease and pin times that the engine's arguments say. A pod that is still on its first
     start is not there yet; one whose container has restarted is, so that its restart is noticed.
     """
-    raise NotImplementedError
+    policy = policy_of(watch)
+    found: list[Watched] = []
+    for one in selection.chosen:
+        host = address(one.raw)
+        if host is None or not has_been_up(one.raw, one.container):
+            continue
+        container = container_named(one.raw, one.container)
+        own = _policy(policy, one)
+        for port in one.ports:
+            target = Target(target_name(one, port), f"{scheme(container, port)}://{host}:{port}")
+            found.append(Watched(target, one.role, own, watch.metadata.name))
+    return found
+
+
+def _policy(policy: Policy, one: Chosen) -> Policy:
+    """What the watch says of the lease comes first; of two pin times the longer one counts."""
+    said = one.arguments
+    return replace(
+        policy,
+        lease_seconds=said.lease_seconds if policy.lease_seconds is None else policy.lease_seconds,
+        kv_pin_seconds=max(policy.kv_pin_seconds, said.pin_seconds or 0.0),
+    )
 
 
 def fleet_of(
@@ -89,4 +111,17 @@ def fleet_of(
     slices: the EndpointSlices of the namespace; None where they could not be read. heard: by the name of the
     target. listed_at: when the list of pods was asked for, Unix seconds. stop: why all action is stopped.
     """
-    raise NotImplementedError
+    active = living(selection.chosen, objects)
+    members: dict[str, list[Chosen]] = {}
+    for one in selection.chosen:
+        members.setdefault(one.name if one.group is None else one.group.name, []).append(one)
+    built = [
+        build(watch, name, several, objects, slices, heard, active, now) for name, several in members.items()
+    ]
+    return Fleet(
+        with_peers(built),
+        listed_at,
+        desired(watch, selection.chosen, objects),
+        stop,
+        watch.metadata.annotations.get(ANNOTATION_RESET_BREAKER),
+    )
