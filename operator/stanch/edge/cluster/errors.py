@@ -6,6 +6,7 @@ Each message is one sentence: what was asked, and what the server said.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,11 +19,20 @@ _MOST_RETRY_SECONDS = 60.0
 
 
 class ClusterError(Exception):
-    """The base of all of these. code: HTTP's, None where no answer came."""
+    """The base of all of these. code: HTTP's, None where no answer came. status: the Status that the server
+    sent, empty where it sent none."""
 
-    def __init__(self, message: str, code: int | None = None) -> None:
+    def __init__(self, message: str, code: int | None = None, status: Object | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.status: Object = status or {}
+
+    @property
+    def causes(self) -> list[Object]:
+        """details.causes[] of the Status: {reason, message, field}."""
+        details = self.status.get("details")
+        causes = details.get("causes") if isinstance(details, dict) else None
+        return [one for one in causes or () if isinstance(one, dict)]
 
 
 class Conflict(ClusterError):
@@ -58,30 +68,43 @@ class Unreachable(ClusterError):
     """No answer, or one that says nothing of the request (429, 5xx): a write may or may not have happened.
     retry_after: seconds for which the server asks to be left alone, None where it does not say."""
 
-    def __init__(self, message: str, code: int | None = None, retry_after: float | None = None) -> None:
-        super().__init__(message, code)
+    def __init__(
+        self,
+        message: str,
+        code: int | None = None,
+        status: Object | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message, code, status)
         self.retry_after = retry_after
 
 
 def error_of(what: str, code: int, body: bytes, headers: Mapping[str, str]) -> ClusterError:
     """The error that an answer with this code is. what: the request, as "patch pods/a in shop"."""
-    status = status_of(body)
+    status = _status(body)
     said = str(status.get("message") or "") or body.decode(errors="replace")
     message = f"{what}: {one_line(said, _MOST_TEXT) or 'no reason given'} (HTTP {code})"
-    if code in (401, 403):
-        return Forbidden(message, code)
-    if code == 404:
-        return NotFound(message, code)
-    if code == 409:
-        return (AlreadyExists if status.get("reason") == "AlreadyExists" else Conflict)(message, code)
-    if code == 410:
-        return Expired(message, code)
     if code == 429 or code >= 500:
-        return Unreachable(message, code, retry_after(status, headers))
-    return Invalid(message, code)
+        return Unreachable(message, code, status, _retry_after(status, headers))
+    kind: type[ClusterError] = Invalid
+    if code in (401, 403):
+        kind = Forbidden
+    elif code == 404:
+        kind = NotFound
+    elif code == 409:
+        kind = AlreadyExists if status.get("reason") == "AlreadyExists" else Conflict
+    elif code == 410:
+        kind = Expired
+    return kind(message, code, status)
 
 
-def status_of(body: bytes) -> Object:
+def error_in_stream(what: str, status: Object) -> ClusterError:
+    """The error that an event ERROR of a watch is; its object is a Status."""
+    code = status.get("code")
+    return error_of(what, code if isinstance(code, int) else 500, json.dumps(status).encode(), {})
+
+
+def _status(body: bytes) -> Object:
     """The Status in a refusal; empty where the body is none, as that of a proxy in between."""
     try:
         found = json.loads(body)
@@ -90,20 +113,14 @@ def status_of(body: bytes) -> Object:
     return found if isinstance(found, dict) and found.get("kind") == "Status" else {}
 
 
-def causes_of(status: Object) -> list[Object]:
-    """details.causes[] of a Status: {reason, message, field}."""
-    details = status.get("details")
-    causes = details.get("causes") if isinstance(details, dict) else None
-    return [one for one in causes or () if isinstance(one, dict)]
-
-
-def retry_after(status: Object, headers: Mapping[str, str]) -> float | None:
+def _retry_after(status: Object, headers: Mapping[str, str]) -> float | None:
     """Seconds, by the header or the Status (the server sends both); None where neither says a number."""
-    details = status.get("details")
-    said = headers.get("Retry-After") or (
-        details.get("retryAfterSeconds") if isinstance(details, dict) else None
-    )
+    said: object = headers.get("Retry-After")
+    if said is None:
+        details = status.get("details")
+        said = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     try:
-        return min(max(0.0, float(said)), _MOST_RETRY_SECONDS) if said is not None else None
-    except (TypeError, ValueError):
+        seconds = float(str(said))
+    except ValueError:
         return None
+    return min(max(0.0, seconds), _MOST_RETRY_SECONDS) if math.isfinite(seconds) else None

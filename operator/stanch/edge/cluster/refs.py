@@ -1,9 +1,10 @@
-"""Names of things in the API server: kinds, objects, and their paths. Pure."""
+"""Names of things in the API server: kinds, objects, requests, and their paths. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 from urllib.parse import quote
 
 from stanch.api.names import GROUP, LEAK_INCIDENT, LEAK_WATCH, VERSION
@@ -30,12 +31,8 @@ class Resource:
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace is not None and self.namespaced:
             parts += ["namespaces", namespace]
-        parts.append(self.plural)
-        if name is not None:
-            parts.append(name)
-        if sub:
-            parts.append(sub)
-        return "/" + "/".join(quote(part, safe="") for part in parts)
+        parts += [self.plural, name or "", sub]
+        return "/" + "/".join(quote(part, safe="") for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,54 @@ class ObjectRef:
     kind: str
     name: str
     namespace: str | None = None
+
+
+_METHODS = {
+    "get": "GET",
+    "list": "GET",
+    "watch": "GET",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call. verb: as RBAC has it. sub: a subresource. namespace: None for all, or for a kind without.
+    media: of the body. raw: a path that is no object's, as that of the server's version."""
+
+    verb: str
+    resource: Resource | None = None
+    namespace: str | None = None
+    name: str | None = None
+    sub: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | None = None
+    media: str = "application/json"
+    raw: str = ""
+
+    @property
+    def method(self) -> str:
+        return _METHODS[self.verb]
+
+    @property
+    def path(self) -> str:
+        return self.raw if self.resource is None else self.resource.path(self.namespace, self.name, self.sub)
+
+    @property
+    def kind(self) -> str:
+        """The resource as RBAC has it, as "pods/eviction"; empty for a path of no object."""
+        if self.resource is None:
+            return ""
+        return f"{self.resource.plural}/{self.sub}" if self.sub else self.resource.plural
+
+    @property
+    def what(self) -> str:
+        """The call in words, as "patch pods decode-0 in shop"."""
+        words = [self.verb, self.kind or self.path, self.name, self.namespace and f"in {self.namespace}"]
+        return " ".join(word for word in words if word)
 
 
 PODS: Final = Resource("", "v1", "pods")
