@@ -37,6 +37,16 @@ class Judged:
     scrape: Scrape
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an engine said. canary: the one that was sent, None where none was. report: its kit's list, None
+    where it was not asked."""
+
+    ruling: Ruling
+    canary: Canary | None = None
+    report: KitReport | None = None
+
+
 class Fleet(Protocol):
     """What asking needs of those that are watched."""
 
@@ -65,13 +75,24 @@ class Asking:
         self._clock = clock
         self._key = key
         self._asked: dict[str, float] = {}
-        self._asking: dict[str, tuple[Verdict, asyncio.Task[tuple[Ruling, Canary | None]]]] = {}
+        self._asking: dict[str, tuple[Verdict, asyncio.Task[Said]]] = {}
 
     async def confirm(self, judged: Judged, *, canary: bool = True) -> Judged:
         """Ask one engine about its verdict, and enter what it says. canary: whether one may be sent."""
         self._send(judged, canary)
         await asyncio.wait((self._asking[judged.verdict.engine][1],))
         return self._enter(judged)
+
+    async def ask(self, judged: Judged, *, canary: bool, boot_id: str | None = None) -> Said:
+        """What the engine says of judged.verdict, which need not be the last one of it; where it is, the
+        detector learns the answer too. boot_id: of its kit, where it may be draining."""
+        name = judged.verdict.engine
+        state = self._fleet.state_of(name)
+        if canary and state is not None:
+            self._fleet.put(name, ask(state, 1.0, 1.0))
+        said = await self._confirm(judged, canary, boot_id)
+        self._learn(judged.verdict, said)
+        return said
 
     def in_background(self, judged: Sequence[Judged]) -> list[Judged]:
         """Ask about every fault that was not asked about; the turn with what the answers so far changed."""
@@ -102,10 +123,10 @@ class Asking:
         if canary:
             self._fleet.put(name, ask(state, 1.0, 1.0))
         self._asked[name] = self._clock()
-        task = asyncio.ensure_future(self._confirm(judged, canary))
+        task = asyncio.ensure_future(self._confirm(judged, canary, None))
         self._asking[name] = judged.verdict, task
 
-    async def _confirm(self, judged: Judged, canary: bool) -> tuple[Ruling, Canary | None]:
+    async def _confirm(self, judged: Judged, canary: bool, boot_id: str | None) -> Said:
         """What the kit's list proves; where that is nothing, what a canary does."""
         policy = self._fleet.policy_of(judged.watched)
         report = await self._fleet.look_at(judged)
@@ -113,40 +134,48 @@ class Asking:
         if report is not None and not report.absent:
             listed = judge_list(judged.verdict, report, policy)
         if listed is not None and (listed.answer is not Answer.INCONCLUSIVE or not canary):
-            return listed, None
+            return Said(listed, None, report)
         if not canary:
-            return Ruling(Answer.INCONCLUSIVE, "it has no engine kit, and a canary was not asked for"), None
+            why = "it has no engine kit, and a canary was not asked for"
+            return Said(Ruling(Answer.INCONCLUSIVE, why), None, report)
         try:
             key = self._key()
         except FileError as error:
-            return Ruling(Answer.INCONCLUSIVE, f"no canary was sent: {error}"), None
-        address = engine.Address(judged.watched.base, _rank(judged), key)
+            return Said(Ruling(Answer.INCONCLUSIVE, f"no canary was sent: {error}"), None, report)
+        address = engine.Address(judged.watched.base, rank_of(judged), key, boot_id)
 
         async def read() -> Sample:
             return await self._fleet.read(judged)
 
-        return await engine.confirm(self._session, address, judged.verdict, policy, read)
+        ruling, sent = await engine.confirm(self._session, address, judged.verdict, policy, read)
+        return Said(ruling, sent, report)
 
     def _enter(self, judged: Judged) -> Judged:
         """With the answer that has come, if the engine still shows what it was asked about."""
-        name = judged.verdict.engine
-        asked, task = self._asking.pop(name)
-        ruling, sent = task.result()
+        asked, task = self._asking.pop(judged.verdict.engine)
+        verdict = self._learn(asked, task.result())
+        if verdict is None:
+            return judged
+        return replace(judged, verdict=replace(verdict, warnings=judged.verdict.warnings))
+
+    def _learn(self, asked: Verdict, said: Said) -> Verdict | None:
+        """The engine's verdict with the answer; None where the answer is not about what it shows now."""
+        name, ruling = asked.engine, said.ruling
         state = self._fleet.state_of(name)
         if state is None or (now := state.verdict) is None:
-            return judged  # it has left its page
-        if sent is None or sent.outcome is Outcome.REJECTED:
+            return None  # it has left its page
+        if said.canary is None or said.canary.outcome is Outcome.REJECTED:
             # It ran nothing, so whatever moves is other people's.
             state = replace(state, owed=NOTHING_OWED)
             self._fleet.put(name, state)
         if now.signature is not asked.signature or now.held_seconds < asked.held_seconds:
-            return judged  # another pattern, or the same one anew: not what it was asked about
+            return None  # another pattern, or the same one anew: not what it was asked about
         try:
             state, verdict = answer(state, ruling.answer, ruling.cause, restart_hold=ruling.restart_hold)
         except IllegalTransitionError:
-            return judged  # it is no longer under suspicion, so there is nothing to answer
+            return None  # it is no longer under suspicion, so there is nothing to answer
         self._fleet.put(name, state)
-        return replace(judged, verdict=replace(verdict, warnings=judged.verdict.warnings))
+        return verdict
 
     async def close(self) -> None:
         tasks = [task for _, task in self._asking.values()]
@@ -169,7 +198,7 @@ def label_of(scrape: Scrape, engine_name: str) -> str:
     return engine_name.rpartition("/")[2]
 
 
-def _rank(judged: Judged) -> int | None:
+def rank_of(judged: Judged) -> int | None:
     """The engine's place among those of its page: X-data-parallel-rank counts the server's own engines."""
     order = labels_of(judged.scrape)
     return order.index(judged.verdict.engine.rpartition("/")[2]) if len(order) > 1 else None

@@ -24,6 +24,7 @@ from stanch.core.policy import Policy
 from stanch.core.sample import Lifecycle, Sample, problem
 from stanch.core.verdict import Answer, Verdict
 from stanch.edge.text import one_line
+from stanch_connector import contract
 
 _SHORT = aiohttp.ClientTimeout(total=2.0)
 _BODY_LIMIT = 1 << 20
@@ -39,11 +40,19 @@ _WATCH_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an engine listens. base: URL without /metrics. rank: its place among the ranks of that server."""
+    """Where an engine listens. base: URL without /metrics. rank: its place among the ranks of that server.
+    boot_id: of its kit, by which a canary passes while the engine drains."""
 
     base: str
     rank: int | None = None
     api_key: str | None = None
+    boot_id: str | None = None
+
+    @property
+    def canary_id(self) -> str:
+        """A new id of a canary's request."""
+        own = uuid4().hex[:12]
+        return contract.CANARY_PREFIX + (own if self.boot_id is None else f"{self.boot_id}-{own}")
 
     def headers(self) -> dict[str, str]:
         found = {} if self.rank is None else {"X-data-parallel-rank": str(self.rank)}
@@ -130,7 +139,7 @@ async def canary(session: aiohttp.ClientSession, address: Address, deadline_seco
         async with session.post(
             f"{address.base}/v1/completions",
             json={"prompt": [1], "max_tokens": 1, "ignore_eos": True, "temperature": 0, "stream": False},
-            headers={"X-Request-Id": f"stanch-canary-{uuid4().hex[:12]}", **address.headers()},
+            headers={"X-Request-Id": address.canary_id, **address.headers()},
             timeout=aiohttp.ClientTimeout(total=deadline_seconds),
             allow_redirects=False,
         ) as response:

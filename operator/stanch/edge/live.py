@@ -15,11 +15,11 @@ from stanch.core.kit import KitReport
 from stanch.core.look import look_every
 from stanch.core.policy import PIN_MARGIN_SECONDS, Policy, lease_of_version
 from stanch.core.sample import Role, Sample
-from stanch.core.turn import Fleet, Reading, turn
+from stanch.core.turn import Deployment, Fleet, Reading, turn
 from stanch.core.verdict import State, Verdict
 from stanch.edge import client, engine
-from stanch.edge.asking import Asking, Judged, label_of
-from stanch.edge.kit import Key, no_key
+from stanch.edge.asking import Asking, Judged, Said, label_of
+from stanch.edge.kit import Facts, Key, no_key
 from stanch.edge.kits import Kits
 from stanch.edge.reading import role_evidence
 from stanch.edge.scrape import Scrape, Scraper
@@ -83,6 +83,46 @@ class Live:
         async with self._gate:
             self.versions[watched.target.name] = await engine.version(self._session, watched.base)
         await self._kits.learn(watched)
+
+    def retarget(self, watched: Sequence[Watched]) -> None:
+        """Watch these from now on; what is known of an engine that stays is kept, a new one is learned of in
+        the background. Raises ValueError where two have the same name."""
+        before, after = self.watched, {one.target.name: one for one in watched}
+        self._scraper.retarget([one.target for one in watched])
+        self.watched = after
+        for name, old in before.items():
+            if name not in after or after[name].target != old.target:
+                for known in (self._newest, self._roles, self._version_asked):
+                    known.pop(name, None)
+                self.versions.pop(name, None)
+                self._kits.forget(name)
+        for name, one in after.items():
+            if name not in before or before[name].target != one.target:
+                self._learn_again(one.target.name)
+
+    async def scraping(self) -> None:
+        """Scrape every target once per interval, until cancelled: for those who call turn() themselves."""
+        await self._scraper.run(self.take)
+
+    async def look_again(self, names: Iterable[str]) -> None:
+        """Scrape these once more, now."""
+        await self._read([self.watched[name] for name in names if name in self.watched])
+
+    def newest(self, name: str) -> Scrape | None:
+        """The last page of a target; None before the first."""
+        return self._newest.get(name)
+
+    def facts(self, name: str) -> Facts | None:
+        """What the kit of a target last said of itself; None where it has none, or did not say."""
+        return self._kits.facts(name)
+
+    def arm(self, deployments: Iterable[str]) -> None:
+        """Shorten the holds of these deployments' decodes for a while, from now on."""
+        until = self.clock() + self.policy.transfer_fault_seconds
+        known = dict(self._fleet.deployments)
+        for name in deployments:
+            known[name] = replace(known.get(name, Deployment()), armed_until=until)
+        self._fleet = replace(self._fleet, deployments=known)
 
     async def look(self) -> None:
         """Scrape every target once, now."""
@@ -232,6 +272,10 @@ class Live:
         """Ask one engine about its verdict, and enter what it says. canary: whether one may be sent."""
         return await self._asking.confirm(judged, canary=canary)
 
+    async def ask(self, judged: Judged, *, canary: bool, boot_id: str | None = None) -> Said:
+        """What one engine says of judged.verdict, whether or not that is its last one."""
+        return await self._asking.ask(judged, canary=canary, boot_id=boot_id)
+
     def ask_in_background(self, judged: Sequence[Judged]) -> list[Judged]:
         """Ask about every fault that was not asked about; the turn with what the answers so far changed."""
         return self._asking.in_background(judged)
@@ -274,9 +318,14 @@ def _namesake(sample: Sample, url: str, number: int) -> Sample:
 
 
 @asynccontextmanager
-async def watching(watched: Sequence[Watched], policy: Policy, key: Key = no_key) -> AsyncIterator[Live]:
-    """A Live over these targets, with the connections that it needs."""
-    clock = Clock()
+async def watching(
+    watched: Sequence[Watched],
+    policy: Policy,
+    key: Key = no_key,
+    clock: Callable[[], float] | None = None,
+) -> AsyncIterator[Live]:
+    """A Live over these targets, with the connections that it needs. clock: the process's, if it has one."""
+    clock = clock or Clock()
     async with AsyncExitStack() as stack:
         targets = [one.target for one in watched]
         scraper = await stack.enter_async_context(Scraper(targets, policy.interval_seconds, clock=clock))

@@ -100,10 +100,7 @@ class Scraper:
         deadline_seconds: float = DEADLINE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        names = [target.name for target in targets]
-        if len(set(names)) < len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise ValueError(f"two targets have the same name: {', '.join(twice)}")
+        _distinct(targets)
         if not interval_seconds > 0 or not deadline_seconds > 0:
             raise ValueError("interval and deadline must be above 0 s")
         self.targets = tuple(targets)
@@ -112,6 +109,7 @@ class Scraper:
         self._deadline = deadline_seconds
         self._clock = clock
         self._known: dict[str, _Known] = {}
+        self._retargeted = asyncio.Event()
         self._connector: aiohttp.TCPConnector | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -145,19 +143,45 @@ class Scraper:
         Target i of n has its turns about (i/n + k) intervals from now, so the phase of a target is its own.
         What deliver raises ends the run.
         """
-        loop = asyncio.get_running_loop()
-        start = loop.time()
-        phases = (phase_seconds(i, len(self.targets), self._interval) for i in range(len(self.targets)))
-        tasks = [
-            asyncio.create_task(self._turns(target, start + phase, deliver), name=target.name)
-            for target, phase in zip(self.targets, phases, strict=True)
-        ]
+        tasks: dict[Target, asyncio.Task[None]] = {}
         try:
-            await asyncio.gather(*tasks)
+            while True:
+                self._retargeted.clear()
+                for gone in tasks.keys() - set(self.targets):
+                    tasks.pop(gone).cancel()
+                self._begin([one for one in self.targets if one not in tasks], tasks, deliver)
+                changed = asyncio.ensure_future(self._retargeted.wait())
+                done, _ = await asyncio.wait((changed, *tasks.values()), return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                for task in done - {changed}:
+                    task.result()
         finally:
-            for task in tasks:
+            for task in tasks.values():
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    def _begin(
+        self,
+        fresh: Sequence[Target],
+        tasks: dict[Target, asyncio.Task[None]],
+        deliver: Callable[[Scrape], None],
+    ) -> None:
+        start = asyncio.get_running_loop().time()
+        for index, target in enumerate(fresh):
+            first = start + phase_seconds(index, len(fresh), self._interval)
+            tasks[target] = asyncio.create_task(self._turns(target, first, deliver), name=target.name)
+
+    def retarget(self, targets: Sequence[Target]) -> None:
+        """Scrape these from now on, also while it runs; what is known of a target that stays is kept.
+
+        Raises ValueError where two have the same name.
+        """
+        _distinct(targets)
+        before, self.targets = set(self.targets), tuple(targets)
+        for gone in before - set(targets):
+            self._known.pop(gone.name, None)
+        if before != set(targets):
+            self._retargeted.set()
 
     async def _turns(self, target: Target, first: float, deliver: Callable[[Scrape], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -218,6 +242,13 @@ class Scraper:
             # Perhaps it has moved: the next turn asks for its address again.
             self._connector.clear_dns_cache(url.host, url.port)
         return answer
+
+
+def _distinct(targets: Sequence[Target]) -> None:
+    names = [target.name for target in targets]
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"two targets have the same name: {', '.join(twice)}")
 
 
 def phase_seconds(index: int, count: int, interval: float) -> float:
