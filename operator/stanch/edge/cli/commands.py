@@ -14,6 +14,7 @@ import click
 
 from stanch.edge.cli.check import check
 from stanch.edge.cli.demo import demo
+from stanch.edge.cli.doctor import doctor
 from stanch.edge.cli.incidents import incidents
 from stanch.edge.cli.listing import requests
 from stanch.edge.cli.probe import probe
@@ -41,7 +42,7 @@ def stanch() -> None:
     """Find KV cache that a vLLM engine holds for requests that nobody runs."""
 
 
-_COMMANDS = (check, watch, requests, release, probe, replay, demo, show_policy, incidents, remediate)
+_COMMANDS = (check, watch, requests, release, probe, replay, demo, show_policy, incidents, remediate, doctor)
 for _command in _COMMANDS:
     stanch.add_command(_command)
 

@@ -20,6 +20,7 @@ from stanch.edge.cluster.refs import (
     DISRUPTION_BUDGETS,
     ENDPOINT_SLICES,
     INCIDENTS,
+    OTHERS_ACCESS_REVIEWS,
     PODS,
     WATCHES,
     ObjectRef,
@@ -195,19 +196,28 @@ class Cluster:
         return stop.reason(found, self._own)
 
     async def allowed(
-        self, verb: str, group: str, resource: str, namespace: str | None = None, name: str | None = None
+        self,
+        verb: str,
+        group: str,
+        resource: str,
+        namespace: str | None = None,
+        name: str | None = None,
+        service_account: tuple[str, str] | None = None,
     ) -> bool:
-        """Whether our own account may. resource: with its subresource, as "pods/eviction".
-        namespace: None for all."""
+        """Whether our own account may, or (namespace, name) of a service account, about which only those may
+        ask who may create SubjectAccessReviews: else Forbidden. resource: with its subresource, as
+        "pods/eviction". namespace: None for all."""
         plural, _, sub = resource.partition("/")
         asked = {"verb": verb, "group": group, "resource": plural, "subresource": sub}
         asked |= {"namespace": namespace or "", "name": name or ""}
-        body = {
-            "apiVersion": ACCESS_REVIEWS.api_version,
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
-        }
-        found = await self._transport.read(Request("create", ACCESS_REVIEWS, body=body))
+        spec: Object = {"resourceAttributes": asked}
+        reviews, kind = ACCESS_REVIEWS, "SelfSubjectAccessReview"
+        if service_account is not None:
+            reviews, kind = OTHERS_ACCESS_REVIEWS, "SubjectAccessReview"
+            whose, account = service_account
+            spec |= {"user": f"system:serviceaccount:{whose}:{account}", "groups": _groups(whose)}
+        body = {"apiVersion": reviews.api_version, "kind": kind, "spec": spec}
+        found = await self._transport.read(Request("create", reviews, body=body))
         return found["status"].get("allowed") is True
 
     async def version(self) -> str:
@@ -260,6 +270,11 @@ class Cluster:
     async def _tell_the_rest(self) -> None:
         with suppress(ClusterError):
             await self._write_events(self._events.due(self._clock(), every=True))
+
+
+def _groups(namespace: str) -> list[str]:
+    """Of a service account (k8s.io/apiserver 1.35, pkg/authentication/serviceaccount MakeGroupNames)."""
+    return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
 
 
 def _version(found: Object) -> str:

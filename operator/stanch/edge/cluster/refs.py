@@ -101,6 +101,9 @@ DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 EVENTS: Final = Resource("events.k8s.io", "v1", "events")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", namespaced=False)
+OTHERS_ACCESS_REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False
+)
 WATCHES: Final = Resource(GROUP, VERSION, LEAK_WATCH.plural)
 INCIDENTS: Final = Resource(GROUP, VERSION, LEAK_INCIDENT.plural)
 

@@ -1,0 +1,156 @@
+"""What `stanch doctor` asks: the API server about itself and the operator, every engine about its kit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import aiohttp
+from pydantic import ValidationError
+
+from stanch.api.names import GROUP
+from stanch.api.watch import LeakWatch
+from stanch.edge import client, diagnosis, engine, kit, units
+from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, ObjectRef
+from stanch.edge.findings import Finding, Mark
+from stanch.edge.permissions import NEEDED, UNWANTED, Permission
+from stanch.edge.scrape import Scraper
+from stanch.edge.survey import Survey, survey
+from stanch.edge.targets import Watched
+
+LEASE = "stanch"
+_AT_ONCE = 32
+
+
+async def of_cluster(
+    cluster: Cluster,
+    own_namespace: str,
+    service_account: tuple[str, str] | None,
+    namespace: str | None,
+    clock: Callable[[], float],
+) -> list[Finding]:
+    """Of everything that is there once. service_account: the operator's, None where it is who asks. Raises
+    ClusterError where the API server does not answer."""
+    found = [diagnosis.server(await cluster.version())]
+    found += await _permissions(cluster, own_namespace, service_account, namespace)
+    try:
+        lease = await cluster.get(ObjectRef("coordination.k8s.io/v1", "Lease", LEASE, own_namespace), 0.0)
+    except NotFound:
+        found.append(diagnosis.operator(None, clock()))
+    except ClusterError as error:
+        found.append(Finding("cluster", "operator", Mark.UNKNOWN, str(error)))
+    else:
+        found.append(diagnosis.operator(lease, clock()))
+    found.append(diagnosis.stopped(await cluster.stop_reason()))
+    return found
+
+
+async def _permissions(
+    cluster: Cluster, own_namespace: str, service_account: tuple[str, str] | None, namespace: str | None
+) -> list[Finding]:
+    async def may(one: Permission) -> bool:
+        where = own_namespace if one.own else namespace
+        return await cluster.allowed(
+            one.verb, one.group, one.resource, where, service_account=service_account
+        )
+
+    try:
+        allowed = await asyncio.gather(*map(may, (*NEEDED, *UNWANTED)))
+    except Forbidden as error:
+        return [Finding("cluster", "permission", Mark.UNKNOWN, str(error), "ask somebody who may ask this")]
+    absent = [one for one, yes in zip(NEEDED, allowed, strict=False) if not yes]
+    excess = [one for one, yes in zip(UNWANTED, allowed[len(NEEDED) :], strict=True) if yes]
+    return diagnosis.permissions(absent, excess)
+
+
+async def watches_of(cluster: Cluster, namespace: str | None) -> tuple[list[LeakWatch], list[Finding]]:
+    """The watches, and what is wrong with those that cannot be read or with there being none."""
+    where = "all namespaces" if namespace is None else f"namespace {namespace}"
+    try:
+        listing = await cluster.watches(namespace)
+        await cluster.incidents(namespace)
+    except NotFound:
+        todo = "kubectl apply --server-side -f crds/"
+        return [], [Finding("cluster", "kinds", Mark.FAIL, f"the kinds of {GROUP} are not installed", todo)]
+    except ClusterError as error:
+        return [], [Finding("cluster", "kinds", Mark.UNKNOWN, str(error))]
+    read, found = list[LeakWatch](), list[Finding]()
+    for raw in listing.items:
+        try:
+            read.append(LeakWatch.model_validate(raw))
+        except ValidationError as error:
+            about = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+            said = f"it cannot be read: {error.errors()[0]['msg']}"
+            found.append(
+                Finding(about, "watch", Mark.FAIL, said, "maybe a newer Stanch wrote it: update this one")
+            )
+    found.insert(0, diagnosis.watches(len(listing.items), where))
+    return read, found
+
+
+async def of_watch(
+    cluster: Cluster, watch: LeakWatch, watches: Sequence[LeakWatch], clock: Callable[[], float]
+) -> list[Finding]:
+    """Of one watch and of each pod that it selects."""
+    found = [diagnosis.mode(watch)]
+    try:
+        seen = await survey(cluster, watch, watches)
+    except ClusterError as error:
+        return [*found, Finding(found[0].about, "pods", Mark.UNKNOWN, str(error))]
+    chosen, refused = seen.selection.chosen, seen.selection.refused
+    found += diagnosis.selected(
+        watch, [one.role.value for one in chosen], [(one.pod, one.why) for one in refused]
+    )
+    return [*found, *await _pods(watch, seen, clock)]
+
+
+async def _pods(watch: LeakWatch, seen: Survey, clock: Callable[[], float]) -> list[Finding]:
+    fleet = units.fleet_of(watch, seen.selection, seen.objects, None, {}, listed_at=seen.at, now=clock())
+    unit_of = {pod.uid: (unit, pod.capability) for unit in fleet.units for pod in unit.pods}
+    watched = units.targets(watch, seen.selection)
+    asked = await _engines(watched, watch.metadata.namespace)
+    found = list[Finding]()
+    for one in seen.selection.chosen:
+        about = f"{watch.metadata.namespace}/{one.name}"
+        mine = [line for line in asked if line.about == about or line.about.startswith(f"{about}/")]
+        found += mine or [
+            Finding(about, "metrics", Mark.UNKNOWN, "it has not been up yet, so it is not asked")
+        ]
+        unit, capability = unit_of[one.uid]
+        if any(line.check == "kit" and line.mark is Mark.OK for line in mine):
+            found.append(diagnosis.commands(about, one.raw))
+        found += [diagnosis.cordon(about, capability), *diagnosis.repair(about, unit)]
+    return found
+
+
+async def _engines(watched: Sequence[Watched], namespace: str) -> list[Finding]:
+    if not watched:
+        return []
+    gate = asyncio.Semaphore(_AT_ONCE)
+    scraper = Scraper([one.target for one in watched], 1.0)
+    async with scraper, client.session() as session:
+
+        async def ask(one: Watched) -> list[Finding]:
+            async with gate:
+                return await _engine(scraper, session, one, f"{namespace}/{one.target.name}")
+
+        return [line for lines in await asyncio.gather(*map(ask, watched)) for line in lines]
+
+
+async def _engine(
+    scraper: Scraper, session: aiohttp.ClientSession, one: Watched, about: str
+) -> list[Finding]:
+    scrape = await scraper.once(one.target)
+    blind = next((sample.blind for sample in scrape.samples if sample.blind is not None), None)
+    found = [diagnosis.metrics(about, one.target.shown, scrape.problem or blind)]
+    if scrape.problem is not None:
+        return found
+    try:
+        said: kit.Facts | kit.KitError = await kit.state(session, one.base)
+    except kit.KitError as error:
+        said = error
+    return [
+        *found,
+        diagnosis.engine_version(about, await engine.version(session, one.base)),
+        diagnosis.kit(about, said),
+    ]
