@@ -1,56 +1,267 @@
-"""The pods of one watch and what they belong to, read from the API server now; units selects among them."""
+"""Everything that one turn of one watch reads, in the order that the planner's laws need.
+
+1. The LeakWatch, with its ledger. 2. Workloads, EndpointSlices, the other watches, the cluster-wide stop.
+3. The pods: their list is newer than the ledger (law 4). 4. The incidents, after the pods: whatever lock a
+pod carries, its incident was written before. 5. The engines. Nothing is written here; `stanch plan` reads
+by the same code.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+import aiohttp
+from pydantic import ValidationError
+
+from stanch.api.convert import incident_of, ledger_of, limits_of
+from stanch.api.incident import LeakIncident
+from stanch.api.names import API_VERSION, GROUP, LEAK_INCIDENT
 from stanch.api.watch import LeakWatch
-from stanch.edge import units
-from stanch.edge.cluster import Cluster, Forbidden, NotFound, ObjectRef
+from stanch.core.fleet import Fleet
+from stanch.core.history import Incident, Ledger
+from stanch.core.plan_limits import Limits
+from stanch.core.verdict import State, Verdict
+from stanch.edge.asking import Judged
+from stanch.edge.cluster import Cluster, ClusterError, Listing, ObjectRef
+from stanch.edge.hearing import Hearing
+from stanch.edge.live import Live
+from stanch.edge.targets import Watched
+from stanch.edge.units import Chosen, Heard, Selection, fleet_of, queries, select, targets, wanted
+from stanch.edge.units_build import target_name
+from stanch.edge.units_pod import container_id
+from stanch.edge.units_raw import Object, Ref, table
 
-# Pod, its owner, the owner's owner, and a workload of that: no chain of owners is longer.
-_MOST_ROUNDS = 8
+__all__ = ["Survey", "Surveyor"]
+
+# Owners of owners: pod, ReplicaSet, Deployment, and what stands above that.
+_OWNER_ROUNDS = 6
+_CORE_KINDS = {"Node"}
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """at: Unix seconds when the oldest of the lists of pods was asked for."""
+    """What was read. found: the incidents of the watch as objects, by name; incidents: the same for the
+    planner. judged: by the engine's name. watched: by the target's name; reached: targets by unit.
+    strange: objects that could not be understood, one sentence each."""
 
-    selection: units.Selection
-    objects: units.Objects
-    at: float
+    watch: LeakWatch
+    ledger: Ledger
+    limits: Limits
+    fleet: Fleet
+    incidents: tuple[Incident, ...]
+    found: Mapping[str, LeakIncident]
+    judged: Mapping[str, Judged]
+    watched: Mapping[str, Watched]
+    reached: Mapping[str, tuple[Watched, ...]]
+    selection: Selection
+    heard: Mapping[str, Heard]
+    strange: tuple[str, ...] = ()
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [one.verdict for one in self.judged.values()]
+
+    @property
+    def open(self) -> frozenset[str]:
+        return frozenset(incident.name for incident in self.incidents if incident.open)
+
+    def chosen(self, pod: str) -> Chosen | None:
+        return next((one for one in self.selection.chosen if one.name == pod), None)
 
 
-async def survey(cluster: Cluster, watch: LeakWatch, watches: Sequence[LeakWatch]) -> Survey:
-    """watches: all of the namespace. Raises ClusterError where the pods cannot be listed."""
-    namespace = watch.metadata.namespace
-    objects: dict[units.Ref, units.Object | None] = {}
-    # The workloads of the watch itself come first: their selectors keep the lists of pods short.
-    await _get(cluster, namespace, units.wanted(watch, (), objects), objects)
-    selectors = units.queries(watch, objects)
-    lists = await asyncio.gather(*(cluster.pods(namespace, selector) for selector in selectors))
-    pods = [pod for listing in lists for pod in listing.items]
-    for _ in range(_MOST_ROUNDS):
-        if not (need := units.wanted(watch, pods, objects)):
-            break
-        await _get(cluster, namespace, need, objects)
-    return Survey(units.select(watch, pods, objects, watches), objects, min(one.at for one in lists))
+@dataclass(slots=True)
+class _Run:
+    """The first boot id that was seen under a container id, and since when another one is."""
+
+    container_id: str | None
+    boot_id: str | None = None
+    another_since: float | None = None
 
 
-async def _get(
-    cluster: Cluster,
-    namespace: str,
-    refs: frozenset[units.Ref],
-    objects: dict[units.Ref, units.Object | None],
-) -> None:
-    async def one(ref: units.Ref) -> units.Object | None:
-        where = None if (ref.api_version, ref.kind) == ("v1", "Node") else namespace
+# How long a list of pods may lag behind a restart that the engine's kit already shows.
+_LAG_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Surveyor:
+    """Of one watch; remembers from turn to turn what engines said."""
+
+    cluster: Cluster
+    live: Live
+    session: aiohttp.ClientSession
+    namespace: str
+    name: str
+    _hearing: Hearing = field(init=False)
+    _restless: frozenset[str] = frozenset()
+    _runs: dict[str, _Run] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._hearing = Hearing(self.live, self.session)
+
+    async def read(self) -> Survey:
+        """Raises ClusterError where the API server did not tell all of it, NotFound where there is no such
+        watch, ValidationError where the watch makes no sense to this version."""
+        watch = LeakWatch.model_validate(await self.cluster.watch(self.namespace, self.name))
+        ledger = ledger_of(watch, self.live.clock())
+        objects: dict[Ref, Object | None] = {}
+        watches, stop, slices, _ = await asyncio.gather(
+            self.cluster.watches(self.namespace),
+            self.cluster.stop_reason(),
+            self._slices(),
+            self._follow(watch, (), objects),
+        )
+        pods, listed_at = await self._pods(watch, objects)
+        await self._follow(watch, pods, objects)
+        listed = await self.cluster.incidents(self.namespace)
+        selection = select(watch, pods, objects, _models(watches))
+        found, strange = _of_watch(watch, selection, listed.items)
+        incidents = tuple(incident_of(one) for one in found.values())
+        watched = targets(watch, selection)
+        self.live.retarget(watched)
+        attended = self._attended(selection, incidents)
+        heard = await self._hearing.listen(watched, attended)
+        heard = self._in_step(selection, heard)
+        judged = {one.verdict.engine: one for one in self.live.turn()}
+        self._restless = _restless(judged.values())
+        fleet = fleet_of(
+            watch, selection, objects, slices, heard, listed_at=listed_at, now=self.live.clock(), stop=stop
+        )
+        by_pod = _by_pod(selection, {one.target.name: one for one in watched})
+        return Survey(
+            watch,
+            ledger,
+            limits_of(watch),
+            fleet,
+            incidents,
+            found,
+            judged,
+            {one.target.name: one for one in watched},
+            {
+                unit.key: tuple(target for pod in unit.pods for target in by_pod.get(pod.name, ()))
+                for unit in fleet.units
+            },
+            selection,
+            heard,
+            tuple(strange),
+        )
+
+    async def _slices(self) -> Sequence[Object] | None:
         try:
-            return await cluster.get(ObjectRef(ref.api_version, ref.kind, ref.name, where))
-        except (NotFound, Forbidden):
+            return (await self.cluster.endpoint_slices(self.namespace)).items
+        except ClusterError:
+            return None  # what is routed is unknown then, and no cordon counts as seen
+
+    async def _pods(self, watch: LeakWatch, objects: dict[Ref, Object | None]) -> tuple[list[Object], float]:
+        lists = await asyncio.gather(
+            *(self.cluster.pods(self.namespace, query) for query in dict.fromkeys(queries(watch, objects)))
+        )
+        pods: dict[str, Object] = {}
+        for listing in lists:
+            pods |= {pod["metadata"]["name"]: pod for pod in listing.items}
+        # A watch whose workloads are not there has nothing to list.
+        return list(pods.values()), min((one.at for one in lists), default=self.live.clock())
+
+    async def _follow(
+        self, watch: LeakWatch, pods: Iterable[Object], objects: dict[Ref, Object | None]
+    ) -> None:
+        pods = list(pods)
+        for _ in range(_OWNER_ROUNDS):
+            need = [ref for ref in wanted(watch, pods, objects) if ref not in objects]
+            if not need:
+                return
+            got = await asyncio.gather(*(self._get(ref) for ref in need))
+            objects.update(zip(need, got, strict=True))
+
+    async def _get(self, ref: Ref) -> Object | None:
+        namespace = None if ref.kind in _CORE_KINDS else self.namespace
+        try:
+            return await self.cluster.get(ObjectRef(ref.api_version, ref.kind, ref.name, namespace))
+        except ClusterError:
             return None
 
-    ordered = sorted(refs, key=lambda ref: (ref.kind, ref.name))
-    objects.update(zip(ordered, await asyncio.gather(*map(one, ordered)), strict=True))
+    def _attended(self, selection: Selection, incidents: Iterable[Incident]) -> frozenset[str]:
+        ours = {one.pod_name for one in incidents if one.open}
+        names = set(self._restless)
+        for one in selection.chosen:
+            marks = table(one.raw, "metadata", "annotations")
+            if one.name in ours or any(key.startswith(f"{GROUP}/") for key in marks):
+                names |= {target_name(one, port) for port in one.ports}
+        return frozenset(names)
+
+    def _in_step(self, selection: Selection, heard: Mapping[str, Heard]) -> Mapping[str, Heard]:
+        """Engines whose kit shows another process than the pod's listed container ran before: the list lags
+        behind a restart, so the pod counts as not healthy until it has caught up."""
+        changed = dict(heard)
+        now = self.live.clock()
+        uids = {one.uid for one in selection.chosen}
+        for gone in self._runs.keys() - uids:
+            del self._runs[gone]
+        for one in selection.chosen:
+            said = [heard[name] for port in one.ports if (name := target_name(one, port)) in heard]
+            boots = {each.kit.boot_id for each in said if each.kit is not None}
+            run = self._runs.setdefault(one.uid, _Run(container_id(one.raw, one.container)))
+            if run.container_id != container_id(one.raw, one.container):
+                run = self._runs[one.uid] = _Run(container_id(one.raw, one.container))
+            if len(boots) != 1:
+                continue
+            boot = boots.pop()
+            if run.boot_id is None or boot == run.boot_id:
+                run.boot_id, run.another_since = boot, None
+                continue
+            run.another_since = now if run.another_since is None else run.another_since
+            if now - run.another_since > _LAG_SECONDS:
+                run.boot_id, run.another_since = boot, None  # a process that restarts inside its container
+                continue
+            for port in one.ports:
+                name = target_name(one, port)
+                if name in changed:
+                    each = changed[name]
+                    changed[name] = Heard(each.engines, each.running, each.arriving, False, each.kit)
+        return changed
+
+
+def _restless(judged: Iterable[Judged]) -> frozenset[str]:
+    """Targets of which an engine is not healthy."""
+    return frozenset(one.watched.target.name for one in judged if one.verdict.state is not State.HEALTHY)
+
+
+def _by_pod(selection: Selection, watched: Mapping[str, Watched]) -> dict[str, list[Watched]]:
+    return {
+        one.name: [watched[name] for port in one.ports if (name := target_name(one, port)) in watched]
+        for one in selection.chosen
+    }
+
+
+def _models(listing: Listing) -> list[LeakWatch]:
+    """Those that can be understood."""
+    found = []
+    for raw in listing.items:
+        try:
+            found.append(LeakWatch.model_validate(raw))
+        except ValidationError:
+            continue
+    return found
+
+
+def _of_watch(
+    watch: LeakWatch, selection: Selection, raws: Iterable[Object]
+) -> tuple[dict[str, LeakIncident], list[str]]:
+    """The incidents of this watch: those that it works on, and new ones about its pods."""
+    found: dict[str, LeakIncident] = {}
+    strange = []
+    uids = {one.name: one.uid for one in selection.chosen}
+    for raw in raws:
+        try:
+            incident = LeakIncident.model_validate(
+                {**raw, "apiVersion": API_VERSION, "kind": LEAK_INCIDENT.kind}
+            )
+        except ValidationError as error:
+            strange.append(f"{raw.get('metadata', {}).get('name', '?')}: {error.errors()[0]['msg']}")
+            continue
+        about = incident.spec.pod_ref
+        new = not incident.status.watch and uids.get(about.name) is not None
+        if incident.status.watch == watch.metadata.name or (new and about.uid in ("", uids[about.name])):
+            found[incident.metadata.name] = incident
+    return found, strange
