@@ -11,7 +11,7 @@ from stanch.edge.kit import Facts
 from stanch.edge.units import Heard, Object, Ref, Selection, fleet_of, select
 from tests.bed import manifests
 
-NOW = 1_796_000_000.0  # 2026-11-30T13:33:20Z
+NOW = 1796045600.0  # 2026-11-30T13:33:20Z
 LISTED = NOW - 1
 NAMESPACE = "serving"
 Raw = dict[str, Any]

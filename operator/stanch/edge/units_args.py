@@ -38,7 +38,8 @@ _PIN_SECONDS = 480.0
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """vllm: whether they start a vLLM server. headless: one without an HTTP server (--headless).
+    """vllm: whether they start a vLLM server (an image's own entrypoint may; then its flags
+    tell). headless: one without an HTTP server (--headless).
     engine_id: one that is fixed in kv_transfer_config; None: vLLM makes a random one at each start.
     nodes: --nnodes. ranks, local_ranks: data-parallel ranks in all and in this container; None: not said, or
     not as a number. address: of the data-parallel group's head. grouped: they speak of a data-parallel group,
@@ -77,7 +78,7 @@ def arguments_of(container: Object) -> Arguments:
     lone = "--data-parallel-rank" in options or "--data-parallel-external-lb" in options
     local = _whole(options.get("--data-parallel-size-local"))
     return Arguments(
-        vllm=_is_vllm(words),
+        vllm=_is_vllm(words) or any(name.partition(".")[0] == _KV for name in options),
         headless="--headless" in options,
         engine_id=_engine_id(settings),
         nodes=_whole(options.get("--nnodes")),
@@ -128,7 +129,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     """Values by long name, "" for a flag without one; the last of several, but for parts of one object
     (--kv-transfer-config.key), which have names of their own."""
     found: dict[str, str] = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, (*words[1:], "")[: len(words)], strict=True):
         name, equals, value = word.partition("=")
         name = _SHORT.get(name, name)
         if name.startswith("--"):
