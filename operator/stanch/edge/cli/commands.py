@@ -17,6 +17,7 @@ from stanch.edge.cli.demo import demo
 from stanch.edge.cli.doctor import doctor
 from stanch.edge.cli.incidents import incidents
 from stanch.edge.cli.listing import requests
+from stanch.edge.cli.operator import operator
 from stanch.edge.cli.probe import probe
 from stanch.edge.cli.release import release
 from stanch.edge.cli.remediate import remediate
@@ -42,7 +43,20 @@ def stanch() -> None:
     """Find KV cache that a vLLM engine holds for requests that nobody runs."""
 
 
-_COMMANDS = (check, watch, requests, release, probe, replay, demo, show_policy, incidents, remediate, doctor)
+_COMMANDS = (
+    check,
+    watch,
+    requests,
+    release,
+    probe,
+    replay,
+    demo,
+    show_policy,
+    incidents,
+    remediate,
+    doctor,
+    operator,
+)
 for _command in _COMMANDS:
     stanch.add_command(_command)
 

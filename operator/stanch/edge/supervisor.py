@@ -1,0 +1,205 @@
+"""Which LeakWatches there are: one watchdog for each, and what belongs to no watch.
+
+Runs in the elected process only. Lists decide; news from the API server's watches only make it look sooner,
+so a watch that has fallen silent delays and never decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from stanch.api.common import unix
+from stanch.api.conditions import merged
+from stanch.api.convert import incident_of, policy_of, status_of
+from stanch.api.incident import LeakIncident
+from stanch.api.watch import LeakWatch
+from stanch.core import plan_conditions
+from stanch.core.planner import unwatched
+from stanch.edge.cluster import Cluster, ClusterError, Listing
+from stanch.edge.recording import written
+from stanch.edge.telemetry import Telemetry
+from stanch.edge.watchdog import Watchdog
+
+Key = tuple[str, str]
+
+PART = "list of watches"
+_ROUND_SECONDS = 10.0
+_LIMIT_SECONDS = 90.0
+# A watchdog that ended by an error of its own is begun again after so long.
+_AGAIN_SECONDS = 5.0
+# For so long a new incident may wait for the watch that means its pod.
+_GRACE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Running:
+    dog: Watchdog
+    task: asyncio.Task[None]
+    policy: object
+
+
+class Supervisor:
+    """namespaces: those whose watches count; empty for all."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        telemetry: Telemetry,
+        clock: Callable[[], float],
+        leads: Callable[[], bool],
+        namespaces: tuple[str, ...] = (),
+    ) -> None:
+        self._cluster = cluster
+        self._telemetry = telemetry
+        self._clock = clock
+        self._leads = leads
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._running: dict[Key, _Running] = {}
+        self._again: dict[Key, float] = {}
+        self._unclaimed: dict[str, float] = {}
+        self._wake = asyncio.Event()
+
+    def watch_changed(self, namespace: str, name: str) -> None:
+        """A LeakWatch was made, edited or deleted."""
+        if (running := self._running.get((namespace, name))) is not None:
+            running.dog.wake()
+        self._wake.set()
+
+    def incident_changed(self, namespace: str) -> None:
+        """Somebody made, annotated or deleted a LeakIncident there."""
+        for (where, _), running in self._running.items():
+            if where == namespace:
+                running.dog.wake()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled; then nobody watches any more, and what is written stays."""
+        try:
+            while True:
+                self._wake.clear()
+                try:
+                    await self._round()
+                    self._telemetry.sign(PART, _LIMIT_SECONDS, needs_api=True)
+                except ClusterError as error:
+                    self._telemetry.note("warning", "watches-not-listed", str(error))
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), _ROUND_SECONDS)
+        finally:
+            tasks = [running.task for running in self._running.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._running.clear()
+            self._telemetry.health.forget(PART)
+
+    async def _round(self) -> None:
+        lists = await asyncio.gather(*(self._cluster.watches(name) for name in self._namespaces))
+        await self._follow({_key(watch): watch for watch in self._understood(lists)})
+        listed = await asyncio.gather(*(self._cluster.incidents(name) for name in self._namespaces))
+        await self._tidy(_incidents(listed))
+
+    def _understood(self, lists: Iterable[Listing]) -> Iterable[LeakWatch]:
+        for listing in lists:
+            for raw in listing.items:
+                try:
+                    watch = LeakWatch.model_validate(raw)
+                except ValidationError as error:
+                    name = raw.get("metadata", {}).get("name", "?")
+                    why = error.errors()[0]["msg"]
+                    self._telemetry.note("warning", "not-understood", f"LeakWatch {name}: {why}")
+                    continue
+                if watch.metadata.deletion_timestamp is None:
+                    yield watch
+
+    async def _follow(self, watches: Mapping[Key, LeakWatch]) -> None:
+        """A watchdog for each of these and for no other."""
+        for key, running in list(self._running.items()):
+            watch = watches.get(key)
+            done = running.task.done()
+            # Other thresholds are another judgement: what was held by the old ones counts no more.
+            if watch is not None and not done and policy_of(watch) == running.policy:
+                continue
+            del self._running[key]
+            running.task.cancel()
+            (error,) = await asyncio.gather(running.task, return_exceptions=True)
+            if done and isinstance(error, Exception):
+                self._telemetry.note("error", "watchdog-failed", repr(error), watch="/".join(key))
+                self._again[key] = time.monotonic() + _AGAIN_SECONDS
+        for key, watch in watches.items():
+            if key not in self._running and self._again.get(key, 0.0) <= time.monotonic():
+                dog = Watchdog(self._cluster, self._telemetry, watch, self._clock, self._leads)
+                task = asyncio.create_task(dog.run(), name=f"watchdog {'/'.join(key)}")
+                task.add_done_callback(lambda _: self._wake.set())
+                self._running[key] = _Running(dog, task, policy_of(watch))
+
+    async def _tidy(self, incidents: Iterable[LeakIncident]) -> None:
+        """What ended long ago is deleted; what no watch means is ended."""
+        now = self._clock()
+        names = set()
+        for one in incidents:
+            meta, status = one.metadata, one.status
+            if status.ending is not None:
+                kept = one.spec.ttl_seconds_after_finished
+                if status.ended is not None and now - unix(status.ended) > kept and self._leads():
+                    await self._try(self._cluster.delete_incident(meta.namespace, meta.name, meta.uid))
+                continue
+            if self._claimed(one):
+                continue
+            names.add(meta.uid)
+            since = self._unclaimed.setdefault(meta.uid, now)
+            if now - since >= _GRACE_SECONDS and self._leads():
+                await self._end(one, now)
+        self._unclaimed = {uid: t for uid, t in self._unclaimed.items() if uid in names}
+        if self._unclaimed:
+            asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._wake.set)
+
+    def _claimed(self, one: LeakIncident) -> bool:
+        """Whether a watch works on it, means its pod, or has not yet said which pods it means."""
+        namespace = one.metadata.namespace
+        if one.status.watch:
+            return (namespace, one.status.watch) in self._running
+        dogs = [running.dog for (where, _), running in self._running.items() if where == namespace]
+        return any(dog.selected is None or one.spec.pod_ref.name in dog.selected for dog in dogs)
+
+    async def _end(self, one: LeakIncident, now: float) -> None:
+        for ended in unwatched([incident_of(one)], now):
+            said = plan_conditions.of_incident(ended)
+            generation = one.metadata.generation
+            status = status_of(ended, one.status).model_copy(
+                update={
+                    "observed_generation": generation,
+                    "conditions": merged(one.status.conditions, said, generation, now),
+                }
+            )
+            meta = one.metadata
+            await self._try(
+                self._cluster.write_incident_status(
+                    meta.namespace, meta.name, written(status), meta.resource_version
+                )
+            )
+
+    async def _try(self, call: Awaitable[object]) -> None:
+        try:
+            await call
+        except ClusterError as error:
+            self._telemetry.note("warning", "incident-not-written", str(error))
+
+
+def _key(watch: LeakWatch) -> Key:
+    return watch.metadata.namespace, watch.metadata.name
+
+
+def _incidents(lists: Iterable[Listing]) -> list[LeakIncident]:
+    """Those that can be understood; the watchdog of a pod says which cannot."""
+    found = []
+    for listing in lists:
+        for raw in listing.items:
+            with suppress(ValidationError):
+                found.append(LeakIncident.model_validate(raw))
+    return found

@@ -1,0 +1,237 @@
+"""The loop of one LeakWatch: read, judge, plan, write down, carry out; and again, at once where it was told.
+
+What a turn writes and in which order: docs/operator.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+
+from pydantic import ValidationError
+
+from stanch.api.convert import policy_of
+from stanch.api.watch import LeakWatch
+from stanch.core import plan_conditions
+from stanch.core.history import History, Incident
+from stanch.core.plan_types import Action, Plan
+from stanch.core.planner import plan, sweep
+from stanch.edge import client
+from stanch.edge.cluster import Cluster, ClusterError, Conflict, NotFound
+from stanch.edge.events_text import POD, EventText
+from stanch.edge.executor import Executor
+from stanch.edge.live import watching
+from stanch.edge.recording import Recorder, by_name, shape, watch_status, written
+from stanch.edge.survey import Survey, Surveyor
+from stanch.edge.telemetry import Telemetry, Turned, Watch
+
+# Sentences of the status, with their seconds, are written so often where nothing else has changed.
+_STATUS_SECONDS = 30.0
+_SWEEP_SECONDS = 60.0
+# Between two turns, however many answers come.
+_LEAST_SECONDS = 0.1
+
+
+class WatchGoneError(Exception):
+    """There is no such LeakWatch any more."""
+
+
+class Watchdog:
+    """One per LeakWatch, in the elected process. leads: whether it may act right now.
+
+    selected: names of the pods that the watch meant in its last turn; None before the first.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        telemetry: Telemetry,
+        watch: LeakWatch,
+        clock: Callable[[], float],
+        leads: Callable[[], bool],
+    ) -> None:
+        self.selected: frozenset[str] | None = None
+        self.turned_at = 0.0
+        self._cluster = cluster
+        self._telemetry = telemetry
+        self._clock = clock
+        self._leads = leads
+        meta = watch.metadata
+        self._watch = Watch(meta.namespace, meta.name, meta.uid)
+        self._policy = policy_of(watch)
+        self._wake = asyncio.Event()
+        self._swept = 0.0
+        self._status_at = 0.0
+        self._recorder = Recorder(cluster, telemetry.note)
+
+    @property
+    def policy(self) -> object:
+        """The thresholds that this loop was begun with; others need another loop."""
+        return self._policy
+
+    def wake(self) -> None:
+        """Something has happened: plan again at once."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled, or until the watch is gone. No error of the API server or an engine ends it."""
+        try:
+            async with AsyncExitStack() as stack:
+                live = await stack.enter_async_context(watching([], self._policy, clock=self._clock))
+                session = await stack.enter_async_context(client.session())
+                surveyor = Surveyor(self._cluster, live, session, self._watch.namespace, self._watch.name)
+                executor = Executor(
+                    self._cluster, live, session, self.wake, self._leads, self._telemetry.note
+                )
+                stack.push_async_callback(executor.close)
+                scraping = asyncio.create_task(live.scraping())
+                stack.push_async_callback(_ended, scraping)
+                await self._turns(surveyor, executor)
+        except WatchGoneError:
+            pass
+        finally:
+            self._telemetry.forget(self._watch)
+
+    async def _turns(self, surveyor: Surveyor, executor: Executor) -> None:
+        interval = self._policy.interval_seconds
+        due = time.monotonic()
+        while True:
+            began = time.monotonic()
+            self._wake.clear()
+            pause = interval
+            try:
+                pause = min(interval, await self._turn(surveyor, executor, due, began))
+            except NotFound as gone:
+                self._telemetry.note("info", "watch-gone", str(gone), watch=self._watch.key)
+                raise WatchGoneError from gone
+            except (ClusterError, ValidationError) as error:
+                message = str(error).splitlines()[0]
+                self._telemetry.turn_failed(self._watch, interval, type(error).__name__, message)
+            due = max(time.monotonic() + _LEAST_SECONDS, began + pause)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), max(0.0, due - time.monotonic()))
+            # Answers that come together are planned with together.
+            await asyncio.sleep(_LEAST_SECONDS)
+            due = min(due, time.monotonic())
+
+    async def _turn(self, surveyor: Surveyor, executor: Executor, due: float, began: float) -> float:
+        """One turn; seconds until the next. Raises ClusterError where it could not be made."""
+        survey = await surveyor.read()
+        self.selected = frozenset(one.name for one in survey.selection.chosen)
+        self.turned_at = self._clock()
+        history = History(survey.incidents, survey.ledger, executor.confirmations, executor.outcomes)
+        verdicts = survey.verdicts
+        now = self._clock()
+        made = plan(survey.fleet, verdicts, history, survey.limits, now)
+        left = {**by_name(survey.incidents), **by_name(made.incidents)}
+        said = plan_conditions.of_watch(
+            survey.fleet, verdicts, made, left.values(), made.ledger or survey.ledger, survey.limits
+        )
+        if self._leads() and await self._write_watch(survey, made, said, now):
+            done = await self._write_incidents(survey, made, now)
+            left.update(done)
+            held_back = {one.name for one in made.incidents} - done.keys()
+            actions = [one for one in made.actions if one.incident not in held_back]
+            # Before the steps, so that what a step writes is not taken for a rest of an earlier one.
+            actions = [*self._sweeping(survey, left.values()), *actions]
+            await executor.carry_out(actions, survey, left)
+        if made.arm:
+            surveyor.live.arm(made.arm)
+        await self._post(self._tell(survey, made, left, said, due, began))
+        return made.recheck_after
+
+    async def _write_watch(
+        self, survey: Survey, made: Plan, said: Iterable[plan_conditions.Said], now: float
+    ) -> bool:
+        """Whether the plan may go on: its ledger is written, or it had none to write."""
+        status = watch_status(survey, made, said, now)
+        old = survey.watch.status
+        news = made.ledger is not None or shape(status) != shape(old)
+        stale = status != old and now - self._status_at >= _STATUS_SECONDS
+        if not news and not stale:
+            return True
+        meta = survey.watch.metadata
+        try:
+            await self._cluster.write_watch_status(
+                meta.namespace, meta.name, written(status), survey.ledger.version
+            )
+            self._status_at = now
+        except Conflict:
+            self.wake()
+            return made.ledger is None
+        except ClusterError as error:
+            self._telemetry.note("warning", "watch-not-written", str(error), watch=self._watch.key)
+            return made.ledger is None
+        return True
+
+    async def _write_incidents(self, survey: Survey, made: Plan, now: float) -> dict[str, Incident]:
+        """Those that could be written."""
+        done = {}
+        before = by_name(survey.incidents)
+        for incident in made.incidents:
+            if not self._leads():
+                break
+            kept = await self._recorder.write(survey, incident, now)
+            if kept is None:
+                self.wake()
+                continue
+            done[incident.name] = kept
+            await self._post(self._telemetry.incident(self._watch, before.get(incident.name), kept))
+        return done
+
+    def _sweeping(self, survey: Survey, incidents: Iterable[Incident]) -> list[Action]:
+        """At the start and every minute: what no open incident stands behind is lifted."""
+        now = time.monotonic()
+        if self._swept and now - self._swept < _SWEEP_SECONDS:
+            return []
+        self._swept = now
+        return list(sweep(survey.fleet, [one.name for one in incidents if one.open]))
+
+    def _tell(
+        self,
+        survey: Survey,
+        made: Plan,
+        left: dict[str, Incident],
+        said: tuple[plan_conditions.Said, ...],
+        due: float,
+        began: float,
+    ) -> tuple[EventText, ...]:
+        ledger = made.ledger or survey.ledger
+        texts = self._telemetry.turn(
+            self._watch,
+            Turned(
+                min(due, began),
+                began,
+                time.monotonic(),
+                survey.limits.interval_seconds,
+                survey.verdicts,
+                made.deferred,
+                tuple(left.values()),
+                said,
+                ledger.tripped is not None,
+            ),
+        )
+        for line in survey.strange:
+            self._telemetry.note("warning", "not-understood", line, watch=self._watch.key)
+        return texts
+
+    async def _post(self, texts: Iterable[EventText]) -> None:
+        for text in texts:
+            about = {
+                "apiVersion": "v1" if text.kind == POD else "stanch.dev/v1alpha1",
+                "kind": text.kind,
+                "name": text.name,
+                "namespace": self._watch.namespace,
+                "uid": text.uid,
+            }
+            try:
+                await self._cluster.event(about, text.reason, text.action, text.note, text.warning)
+            except ClusterError as error:
+                self._telemetry.note("warning", "event-not-written", str(error), reason=text.reason)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
