@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -137,8 +137,8 @@ def _base() -> bytes:
 
 
 def _base_recipe() -> str:
-    lock = (REPOSITORY / "requirements.lock").read_text()
-    return f"{sys.version}\n{sys.base_prefix}\n{lock}\n{Path(__file__).read_text()}"
+    packed = sorted(f"{one.name} {one.version}" for one in _distributions("aiohttp"))
+    return f"{sys.version}\n{sys.base_prefix}\n{packed}\n{Path(__file__).read_text()}"
 
 
 def _make_base(part: Path) -> None:
@@ -212,8 +212,8 @@ def _copy_tree(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
 
 
-def _distribution_files(name: str) -> Iterable[tuple[Path, Path]]:
-    """Files of an installed distribution and of those that it needs: path in site-packages, path here."""
+def _distributions(name: str) -> Iterator[metadata.Distribution]:
+    """An installed distribution and those that it needs."""
     waiting, seen = [name], set()
     while waiting:
         one = waiting.pop()
@@ -225,8 +225,14 @@ def _distribution_files(name: str) -> Iterable[tuple[Path, Path]]:
         except metadata.PackageNotFoundError:
             # Wanted by another Python or platform only; what is really missing shows when an engine starts.
             continue
+        yield found
         needs = [need for need in found.requires or [] if "extra ==" not in need]
         waiting += [re.split(r"[^A-Za-z0-9._-]", need, maxsplit=1)[0] for need in needs]
+
+
+def _distribution_files(name: str) -> Iterator[tuple[Path, Path]]:
+    """Their files: path in site-packages, path here."""
+    for found in _distributions(name):
         for path in found.files or []:
             here = Path(str(path.locate()))
             if ".." not in path.parts and here.suffix != ".pyc" and here.is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import urllib.error
 import urllib.request
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from stanch_connector.contract import ROUTE_STATE
 from tests.bed import manifests
-from tests.bed.cluster import Namespace, wait_for
+from tests.bed.cluster import Namespace, is_ready, wait_for
 
 pytestmark = pytest.mark.cluster
 
@@ -29,9 +31,7 @@ def fetch(ip: str, path: str, body: object = None) -> Any:
 
 
 def test_a_prefill_decode_pair_serves_across_pods(namespace: Namespace) -> None:
-    namespace.apply(
-        manifests.engine("prefill", "prefill", kit=False), manifests.engine("decode", "decode", kit=False)
-    )
+    namespace.apply(manifests.engine("prefill", "prefill"), manifests.engine("decode", "decode"))
     ips = namespace.wait_ready("prefill", "decode")
     ask = {"prompt": "one two three", "max_tokens": 1}
     first = fetch(
@@ -43,7 +43,7 @@ def test_a_prefill_decode_pair_serves_across_pods(namespace: Namespace) -> None:
 
 
 def test_a_service_answers_for_ready_pods_of_its_role(namespace: Namespace) -> None:
-    namespace.apply(manifests.service("decode"), manifests.engine("d0", "decode", kit=False))
+    namespace.apply(manifests.service("decode"), manifests.engine("d0", "decode"))
     namespace.wait_ready("d0")
     found = namespace.cluster.get(f"/api/v1/namespaces/{namespace.name}/services/decode")
     assert found is not None
@@ -58,20 +58,22 @@ def test_a_service_answers_for_ready_pods_of_its_role(namespace: Namespace) -> N
     wait_for("the Service's answer", answers)
 
 
-def test_annotations_of_a_pod_reach_the_engines_file(namespace: Namespace) -> None:
-    pod = manifests.engine("d0", "decode")
-    pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] = "/health"
-    namespace.apply(pod)
+def test_a_cordon_by_annotation_reaches_the_kit_and_ends_with_its_lease(namespace: Namespace) -> None:
+    namespace.apply(manifests.engine("d0", "decode"))
+    ip = namespace.wait_ready("d0")["d0"]
+    beats = itertools.count()
+
+    def cordoned() -> bool:
+        cordon = {"incident": "by-hand", "beat": next(beats), "leaseSeconds": 5}
+        namespace.annotate("d0", cordon=json.dumps(cordon))
+        pod = namespace.pod("d0")
+        return pod is not None and not is_ready(pod)
+
+    wait_for("the pod not ready", cordoned)
+    assert fetch(ip, ROUTE_STATE)["cordonIncident"] == "by-hand"
+    # Nobody renews it.
     namespace.wait_ready("d0")
-    namespace.annotate("d0", command='{"id": "1"}')
-    file = "import sys; print(open('/etc/stanch/podinfo/annotations').read())"
-    wait_for(
-        "the annotation in the file",
-        lambda: (
-            r'stanch.dev/command="{\"id\": \"1\"}"'
-            in namespace.kubectl("exec", "d0", "--", "python3", "-c", file)
-        ),
-    )
+    assert fetch(ip, ROUTE_STATE)["cordoned"] is False
 
 
 def test_an_engine_that_ends_is_started_again_in_its_pod(namespace: Namespace) -> None:
@@ -89,7 +91,7 @@ def test_an_engine_that_ends_is_started_again_in_its_pod(namespace: Namespace) -
 
 
 def test_dozens_of_engines_fit_on_the_node(namespace: Namespace) -> None:
-    namespace.apply(manifests.deployment("many", "decode", 30, kit=False))
+    namespace.apply(manifests.deployment("many", "decode", 30))
     path = f"/apis/apps/v1/namespaces/{namespace.name}/deployments/many"
     wait_for(
         "30 Ready", lambda: (namespace.cluster.get(path) or {})["status"].get("readyReplicas") == 30, 300
