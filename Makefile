@@ -62,7 +62,7 @@ test-cluster: setup
 cluster-helm: setup
 	$(ON_BED) helm
 
-test-all: test test-engines
+test-all: test test-engines test-cluster
 
 bench: setup
 	$(PY) -m bench.kit
