@@ -14,6 +14,7 @@ from stanch.edge.kit import Facts, KitError
 from stanch.edge.permissions import Permission
 from stanch.edge.text import printable
 from stanch.edge.units import Object
+from stanch.edge.units_pod import container_named
 from stanch.edge.units_raw import dig, rows, text, unix, whole
 from stanch_connector.contract import ROUTE_READY
 
@@ -42,17 +43,29 @@ def server(version: str) -> Finding:
     return Finding("cluster", "version", Mark.OK, f"the API server is {version}")
 
 
-def permissions(absent: Sequence[Permission], excess: Sequence[Permission]) -> list[Finding]:
-    """absent: what the account needs and may not; excess: what it may and never needs."""
-    todo = "apply the ClusterRole and the Role of charts/stanch/templates"
-    found = [Finding("cluster", "permission", Mark.FAIL, f"it may not {one}", todo) for one in absent]
+def permissions(account: str, absent: Sequence[Permission], excess: Sequence[Permission]) -> list[Finding]:
+    """absent: what the account needs and may not, by resource; excess: what it may and never needs."""
+    todo = "apply charts/stanch/templates"
+    found: list[Finding] = []
+    for what, verbs in _by_resource(absent).items():
+        said = f"{account} may not {', '.join(verbs)} {what}"
+        found.append(Finding("cluster", "permission", Mark.FAIL, said, todo))
     if not absent:
-        found = [Finding("cluster", "permission", Mark.OK, "the account may do all that the operator does")]
+        said = f"{account} may do all that the operator does"
+        found = [Finding("cluster", "permission", Mark.OK, said)]
     if excess:
-        said = f"the account may also {', '.join(map(str, excess))}, which Stanch never does"
+        kinds = "; ".join(f"{', '.join(verbs)} {what}" for what, verbs in _by_resource(excess).items())
+        said = f"{account} may also {kinds}: Stanch never does"
         found.append(
             Finding("cluster", "permission", Mark.WARN, said, "give the operator an account of its own")
         )
+    return found
+
+
+def _by_resource(several: Sequence[Permission]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in several:
+        found.setdefault(one.what, []).append(one.verb)
     return found
 
 
@@ -159,23 +172,34 @@ def kit(pod: str, said: Facts | KitError) -> Finding:
     return Finding(pod, "kit", Mark.OK, words)
 
 
-def commands(pod: str, raw: Object) -> Finding:
+def commands(pod: str, raw: Object, container: str) -> Finding:
     """Whether a downward-API volume shows the engine its pod's annotations, by which it is commanded."""
-    for volume in rows(raw, "spec", "volumes"):
-        items = [*rows(volume, "downwardAPI", "items")]
-        for source in rows(volume, "projected", "sources"):
-            items += rows(source, "downwardAPI", "items")
-        if any(text(item, "fieldRef", "fieldPath") == "metadata.annotations" for item in items):
-            return Finding(
-                pod, "commands", Mark.OK, f"volume {text(volume, 'name')} shows it its annotations"
-            )
+    shown = [text(volume, "name") for volume in rows(raw, "spec", "volumes") if _shows_annotations(volume)]
+    mounts = [
+        mount
+        for mount in rows(container_named(raw, container), "volumeMounts")
+        if text(mount, "name") in shown
+    ]
+    if any(not text(mount, "subPath") for mount in mounts):
+        return Finding(pod, "commands", Mark.OK, f"volume {', '.join(shown)} shows it its annotations")
+    why = "no volume shows it its annotations"
+    if shown:
+        # The kubelet never updates what is mounted by subPath.
+        why = f"volume {', '.join(shown)} is not mounted as a whole in container {container}"
     return Finding(
         pod,
         "commands",
         Mark.FAIL,
-        "no volume shows it its annotations, so no command and no cordon reaches it",
+        f"{why}, so no command and no cordon reaches it",
         "mount a downwardAPI volume with metadata.annotations at /etc/stanch/podinfo (docs/engine-kit.md)",
     )
+
+
+def _shows_annotations(volume: Object) -> bool:
+    items = [*rows(volume, "downwardAPI", "items")]
+    for source in rows(volume, "projected", "sources"):
+        items += rows(source, "downwardAPI", "items")
+    return any(text(item, "fieldRef", "fieldPath") == "metadata.annotations" for item in items)
 
 
 def cordon(pod: str, capability: Capability) -> Finding:
@@ -192,12 +216,16 @@ def cordon(pod: str, capability: Capability) -> Finding:
 
 def repair(pod: str, unit: Unit) -> list[Finding]:
     """How its process would be ended, and whether two watches want it."""
-    how = {
-        Way.IN_PLACE: "its container is restarted in place",
-        Way.GROUP: "a restart replaces its whole group",
-        Way.EVICT: "it is evicted",
-    }[unit.way]
-    why = f", because {unit.way_why}" if unit.way_why else ""
+    how, why = (
+        {
+            Way.IN_PLACE: "its container is restarted in place",
+            Way.GROUP: "a restart replaces its whole group",
+            Way.EVICT: "it is evicted",
+        }[unit.way],
+        f", because {unit.way_why}" if unit.way_why else "",
+    )
+    if unit.way is not Way.EVICT and not unit.can_cordon:
+        how, why = "it is evicted", ", because it cannot be cordoned"
     found = [Finding(pod, "repair", Mark.OK, f"{how}{why}")]
     if unit.conflict is not None:
         text_ = f"{unit.conflict} selects it too, so neither repairs it"

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import aiohttp
 from pydantic import ValidationError
 
+from stanch.api.convert import policy_of
 from stanch.api.names import GROUP
 from stanch.api.watch import LeakWatch
-from stanch.edge import client, diagnosis, engine, kit, units
+from stanch.edge import client, diagnosis, engine, kit
 from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, ObjectRef
 from stanch.edge.findings import Finding, Mark
-from stanch.edge.permissions import NEEDED, UNWANTED, Permission
-from stanch.edge.scrape import Scraper
-from stanch.edge.survey import Survey, survey
+from stanch.edge.live import Live, watching
+from stanch.edge.permissions import LEASE, NEEDED, UNWANTED, Permission
+from stanch.edge.survey import Surveyor
 from stanch.edge.targets import Watched
 
-LEASE = "stanch"
 _AT_ONCE = 32
 
 
@@ -51,16 +51,18 @@ async def _permissions(
     async def may(one: Permission) -> bool:
         where = own_namespace if one.own else namespace
         return await cluster.allowed(
-            one.verb, one.group, one.resource, where, service_account=service_account
+            one.verb, one.group, one.resource, where, one.name or None, service_account
         )
 
     try:
         allowed = await asyncio.gather(*map(may, (*NEEDED, *UNWANTED)))
     except Forbidden as error:
-        return [Finding("cluster", "permission", Mark.UNKNOWN, str(error), "ask somebody who may ask this")]
+        todo = "only who may create SubjectAccessReviews may ask about another account"
+        return [Finding("cluster", "permission", Mark.UNKNOWN, str(error), todo)]
     absent = [one for one, yes in zip(NEEDED, allowed, strict=False) if not yes]
     excess = [one for one, yes in zip(UNWANTED, allowed[len(NEEDED) :], strict=True) if yes]
-    return diagnosis.permissions(absent, excess)
+    who = "this account" if service_account is None else "service account " + "/".join(service_account)
+    return diagnosis.permissions(who, absent, excess)
 
 
 async def watches_of(cluster: Cluster, namespace: str | None) -> tuple[list[LeakWatch], list[Finding]]:
@@ -88,69 +90,55 @@ async def watches_of(cluster: Cluster, namespace: str | None) -> tuple[list[Leak
     return read, found
 
 
-async def of_watch(
-    cluster: Cluster, watch: LeakWatch, watches: Sequence[LeakWatch], clock: Callable[[], float]
-) -> list[Finding]:
+async def of_watch(cluster: Cluster, watch: LeakWatch) -> list[Finding]:
     """Of one watch and of each pod that it selects."""
+    meta = watch.metadata
     found = [diagnosis.mode(watch)]
-    try:
-        seen = await survey(cluster, watch, watches)
-    except ClusterError as error:
-        return [*found, Finding(found[0].about, "pods", Mark.UNKNOWN, str(error))]
+    async with watching([], policy_of(watch)) as live, client.session() as session:
+        try:
+            seen = await Surveyor(cluster, live, session, meta.namespace, meta.name).read()
+        except ClusterError as error:
+            return [*found, Finding(found[0].about, "pods", Mark.UNKNOWN, str(error))]
+        await live.look()
+        asked = await _engines(live, session, meta.namespace)
     chosen, refused = seen.selection.chosen, seen.selection.refused
-    found += diagnosis.selected(
-        watch, [one.role.value for one in chosen], [(one.pod, one.why) for one in refused]
-    )
-    return [*found, *await _pods(watch, seen, clock)]
-
-
-async def _pods(watch: LeakWatch, seen: Survey, clock: Callable[[], float]) -> list[Finding]:
-    fleet = units.fleet_of(watch, seen.selection, seen.objects, None, {}, listed_at=seen.at, now=clock())
-    unit_of = {pod.uid: (unit, pod.capability) for unit in fleet.units for pod in unit.pods}
-    watched = units.targets(watch, seen.selection)
-    asked = await _engines(watched, watch.metadata.namespace)
-    found = list[Finding]()
-    for one in seen.selection.chosen:
-        about = f"{watch.metadata.namespace}/{one.name}"
+    roles = [one.role.value for one in chosen]
+    found += diagnosis.selected(watch, roles, [(one.pod, one.why) for one in refused])
+    unit_of = {pod.uid: (unit, pod.capability) for unit in seen.fleet.units for pod in unit.pods}
+    for one in chosen:
+        about = f"{meta.namespace}/{one.name}"
         mine = [line for line in asked if line.about == about or line.about.startswith(f"{about}/")]
-        found += mine or [
-            Finding(about, "metrics", Mark.UNKNOWN, "it has not been up yet, so it is not asked")
-        ]
+        if one.ports:
+            not_up = Finding(about, "metrics", Mark.UNKNOWN, "it has not been up yet, so it is not asked")
+            found += mine or [not_up]
         unit, capability = unit_of[one.uid]
         if any(line.check == "kit" and line.mark is Mark.OK for line in mine):
-            found.append(diagnosis.commands(about, one.raw))
+            found.append(diagnosis.commands(about, one.raw, one.container))
         found += [diagnosis.cordon(about, capability), *diagnosis.repair(about, unit)]
     return found
 
 
-async def _engines(watched: Sequence[Watched], namespace: str) -> list[Finding]:
-    if not watched:
-        return []
+async def _engines(live: Live, session: aiohttp.ClientSession, namespace: str) -> list[Finding]:
+    """Of every server: its page as it was just read, its version, its kit."""
     gate = asyncio.Semaphore(_AT_ONCE)
-    scraper = Scraper([one.target for one in watched], 1.0)
-    async with scraper, client.session() as session:
 
-        async def ask(one: Watched) -> list[Finding]:
-            async with gate:
-                return await _engine(scraper, session, one, f"{namespace}/{one.target.name}")
+    async def ask(one: Watched) -> list[Finding]:
+        async with gate:
+            return await _engine(live, session, one, f"{namespace}/{one.target.name}")
 
-        return [line for lines in await asyncio.gather(*map(ask, watched)) for line in lines]
+    return [line for lines in await asyncio.gather(*map(ask, live.watched.values())) for line in lines]
 
 
-async def _engine(
-    scraper: Scraper, session: aiohttp.ClientSession, one: Watched, about: str
-) -> list[Finding]:
-    scrape = await scraper.once(one.target)
-    blind = next((sample.blind for sample in scrape.samples if sample.blind is not None), None)
-    found = [diagnosis.metrics(about, one.target.shown, scrape.problem or blind)]
-    if scrape.problem is not None:
+async def _engine(live: Live, session: aiohttp.ClientSession, one: Watched, about: str) -> list[Finding]:
+    scrape = live.newest(one.target.name)
+    problem = "it was not read" if scrape is None else scrape.problem
+    blind = None if scrape is None else next((s.blind for s in scrape.samples if s.blind is not None), None)
+    found = [diagnosis.metrics(about, one.target.shown, problem or blind)]
+    if problem is not None:
         return found
     try:
         said: kit.Facts | kit.KitError = await kit.state(session, one.base)
     except kit.KitError as error:
         said = error
-    return [
-        *found,
-        diagnosis.engine_version(about, await engine.version(session, one.base)),
-        diagnosis.kit(about, said),
-    ]
+    version = await engine.version(session, one.base)
+    return [*found, diagnosis.engine_version(about, version), diagnosis.kit(about, said)]

@@ -8,47 +8,61 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from stanch.api.names import GROUP, LEAK_INCIDENT, LEAK_WATCH
+from stanch.api.names import GROUP, LEAK_INCIDENT, LEAK_WATCH, STOP_CONFIG_MAP
+
+# The Lease by which several operators elect the active one.
+LEASE: Final = "stanch"
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """own: in the operator's own namespace only. resource: with its subresource, as pods/log."""
+    """resource: with its subresource, as pods/log. own: in the operator's own namespace only. name: of the
+    only object that is needed, "" for any."""
 
     verb: str
     group: str
     resource: str
     own: bool = False
+    name: str = ""
 
-    def __str__(self) -> str:
-        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
+    @property
+    def what(self) -> str:
+        return (
+            f"{self.resource}{f'.{self.group}' if self.group else ''}{f' {self.name}' if self.name else ''}"
+        )
 
 
-def _each(verbs: str, group: str, resource: str, own: bool = False) -> tuple[Permission, ...]:
-    return tuple(Permission(verb, group, resource, own) for verb in verbs.split())
+def _each(
+    verbs: str, group: str, resources: str, *, own: bool = False, name: str = ""
+) -> tuple[Permission, ...]:
+    return tuple(
+        Permission(verb, group, resource, own, name)
+        for resource in resources.split()
+        for verb in verbs.split()
+    )
 
 
 NEEDED: Final = (
     *_each("get list watch patch", "", "pods"),
-    *_each("get", "", "pods/log"),
+    *_each("get", "", "pods/log nodes"),
     *_each("create", "", "pods/eviction"),
-    *_each("get", "", "nodes"),
     *_each("list", "discovery.k8s.io", "endpointslices"),
     *_each("list", "policy", "poddisruptionbudgets"),
-    *_each("get", "apps", "replicasets"),
-    *_each("get", "apps", "deployments"),
-    *_each("get", "apps", "statefulsets"),
-    *_each("get list watch", GROUP, LEAK_WATCH.plural),
-    *_each("update", GROUP, f"{LEAK_WATCH.plural}/status"),
-    *_each("get list watch create delete", GROUP, LEAK_INCIDENT.plural),
-    *_each("update", GROUP, f"{LEAK_INCIDENT.plural}/status"),
+    *_each("get", "apps", "deployments replicasets statefulsets"),
+    *_each("get", "leaderworkerset.x-k8s.io", "leaderworkersets"),
+    *_each("get", "disaggregatedset.x-k8s.io", "disaggregatedsets"),
+    *_each("get list watch patch", GROUP, LEAK_WATCH.plural),
+    *_each("get list watch create patch delete", GROUP, LEAK_INCIDENT.plural),
+    *_each("update", GROUP, f"{LEAK_WATCH.plural}/status {LEAK_INCIDENT.plural}/status"),
     *_each("create patch", "events.k8s.io", "events"),
-    *_each("get", "", "configmaps", own=True),
-    *_each("get create update", "coordination.k8s.io", "leases", own=True),
+    *_each("get", "", "configmaps", own=True, name=STOP_CONFIG_MAP),
+    *_each("create", "coordination.k8s.io", "leases", own=True),
+    *_each("get update", "coordination.k8s.io", "leases", own=True, name=LEASE),
 )
-# Whoever may do this owns more than Stanch ever needs (design, law 10).
+# Whoever may do this owns more than Stanch ever needs (law 10).
 UNWANTED: Final = (
     *_each("create", "", "pods/exec"),
     *_each("get", "", "secrets"),
     *_each("patch", "", "pods/status"),
+    *_each("delete", "", "pods"),
 )

@@ -48,7 +48,7 @@ def doctor(operator_namespace: str, service_account: str, everywhere: bool, kube
             watches, more = await examination.watches_of(cluster, namespace)
             found += more
             for watch in watches:
-                found += await examination.of_watch(cluster, watch, watches, time.time)
+                found += await examination.of_watch(cluster, watch)
         return found
 
     try:

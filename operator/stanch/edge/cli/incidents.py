@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stanch.edge.cli.kube import Kube, all_namespaces_option, kube_options
+from stanch.edge.cli.kube import Kube, all_namespaces_option, kube_options, sentence
 from stanch.edge.cli.options import output_option
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def incidents(ended: bool, everywhere: bool, kube: Kube, output: str) -> int:
     try:
         listing = asyncio.run(ask())
     except ClusterError as error:
-        click.echo(f"cannot tell: {error}", err=True)
+        click.echo(f"cannot tell: {sentence(error)}", err=True)
         return EXIT_CANNOT_TELL
     read, strange = list[LeakIncident](), list[str]()
     for raw in listing.items:

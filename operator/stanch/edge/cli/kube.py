@@ -13,7 +13,7 @@ import click
 from stanch.edge.errors import FileError
 
 if TYPE_CHECKING:
-    from stanch.edge.cluster import Cluster
+    from stanch.edge.cluster import Cluster, ClusterError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +59,24 @@ def kube_options(command: F) -> F:
 def all_namespaces_option(command: F) -> F:
     """-A, as `everywhere`."""
     return click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces.")(command)
+
+
+def sentence(error: ClusterError) -> str:
+    """What the API server said, for people: of an object that it does not take, which field is wrong."""
+    from stanch.api.names import GROUP
+    from stanch.edge.cluster import NotFound
+
+    wrong = [
+        f"{cause['field']}: {cause.get('message', '')}"
+        for cause in error.causes
+        if cause.get("field") not in (None, "", "<nil>")
+    ]
+    if wrong:
+        return "; ".join(wrong)
+    if isinstance(error, NotFound) and not error.status:
+        # A path that no API serves is answered in plain text.
+        return f"the cluster does not know the kinds of {GROUP}: kubectl apply --server-side -f crds/"
+    return str(error)
 
 
 def kube_of(kubeconfig: str | None, context: str | None, namespace: str | None) -> Kube:

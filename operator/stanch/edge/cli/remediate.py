@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stanch.edge.cli.kube import Kube, kube_options
+from stanch.edge.cli.kube import Kube, kube_options, sentence
 from stanch.edge.cli.options import output_option
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def remediate(pod: str, reason: str, kube: Kube, output: str) -> int:
         click.echo(f"cannot tell: {error}", err=True)
         return EXIT_CANNOT_TELL
     except ClusterError as error:
-        click.echo(f"refused: {error}", err=True)
+        click.echo(f"refused: {sentence(error)}", err=True)
         return EXIT_REFUSED
     name = made["metadata"]["name"]
     if output == "json":
@@ -55,7 +55,12 @@ def remediate(pod: str, reason: str, kube: Kube, output: str) -> int:
 
 async def _make(cluster: Cluster, namespace: str, pod: str, reason: str) -> dict[str, Any]:
     """The incident as the server made it, for the pod that has the name now. Raises ClusterError."""
-    found = await cluster.pod(namespace, pod)
+    from stanch.edge.cluster import NotFound
+
+    try:
+        found = await cluster.pod(namespace, pod)
+    except NotFound:
+        raise NotFound(f"there is no pod {pod} in namespace {namespace}", status={"code": 404}) from None
     return await cluster.create_incident(namespace, body(pod, found["metadata"]["uid"], reason))
 
 
