@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stanch.core.confirm import Ruling
 from stanch.core.history import Confirmation, Incident, Stuck
 from stanch.core.kit import Entry, KitReport
 from stanch.core.policy import Policy
@@ -12,6 +13,10 @@ from stanch.core.signatures import limit
 from stanch.core.verdict import Answer, Signature, State, Verdict
 from stanch.edge.asking import Judged
 from stanch.edge.live import Live
+
+# A request that may be released now has the proof of it; one that has just come may still be reported by
+# itself, within a step or two.
+_YOUNGER, _LEAST_AGE_SECONDS = 12.0, 1.0
 
 
 async def answer_of(
@@ -36,10 +41,21 @@ async def answer_of(
     said = await live.ask(replace(judged, verdict=verdict), canary=canary, boot_id=boot_id)
     # When the last of what it rests on was read: a canary may have taken longer than an answer counts.
     now = live.clock()
-    stuck = None
+    stuck, ruling = None, said.ruling
     if said.canary is None and said.report is not None and said.report.entries is not None:
         stuck = stuck_of(said.report, verdict, policy)
-    return Confirmation(engine, now, said.ruling.answer, container_id, said.ruling.cause, stuck)
+        if incident is not None and over(incident, said.report, verdict):
+            ruling = Ruling(Answer.VETOED, "the engine kit lists none of its requests any more")
+    return Confirmation(engine, now, ruling.answer, container_id, ruling.cause, stuck)
+
+
+def over(incident: Incident, report: KitReport, verdict: Verdict) -> bool:
+    """Whether of parked requests none of the incident's is left, and no other has been stuck for so long:
+    those that are parked now may be on their way."""
+    if verdict.signature is not Signature.PARKED_REMOTE_KV or not incident.stuck:
+        return False
+    left = {entry.id for entry in report.stuck()}
+    return not report.stuck(verdict.limit_seconds or 0.0) and not any(s.id in left for s in incident.stuck)
 
 
 def about(verdict: Verdict, incident: Incident | None, sample: Sample, policy: Policy) -> Verdict:
@@ -70,10 +86,16 @@ def about(verdict: Verdict, incident: Incident | None, sample: Sample, policy: P
 
 
 def stuck_of(report: KitReport, verdict: Verdict, policy: Policy) -> tuple[Stuck, ...]:
-    """The requests that have been stuck for long enough to be part of this fault."""
+    """The requests that have been stuck for long enough to be part of this fault, and with them the younger
+    ones of which every rank has said that nothing will end them: they would be the next incident."""
     parked = verdict.signature is Signature.PARKED_REMOTE_KV
     least = verdict.limit_seconds or 0.0 if parked else policy.held_idle_seconds
-    return tuple(_stuck(entry) for entry in report.stuck(least))
+    young = max(_LEAST_AGE_SECONDS, least / _YOUNGER)
+    return tuple(
+        _stuck(entry)
+        for entry in report.stuck(min(young, least))
+        if entry.age_seconds >= least or entry.way is not None
+    )
 
 
 def _stuck(entry: Entry) -> Stuck:
