@@ -18,6 +18,7 @@ from stanch.edge.cli.doctor import doctor
 from stanch.edge.cli.incidents import incidents
 from stanch.edge.cli.listing import requests
 from stanch.edge.cli.operator import operator
+from stanch.edge.cli.plan import plan
 from stanch.edge.cli.probe import probe
 from stanch.edge.cli.release import release
 from stanch.edge.cli.remediate import remediate
@@ -54,6 +55,7 @@ _COMMANDS = (
     show_policy,
     incidents,
     remediate,
+    plan,
     doctor,
     operator,
 )
