@@ -10,6 +10,7 @@ import pytest
 
 from tests.bed import image, node
 from tests.bed.cluster import Access, Cluster, Namespace
+from tests.cluster.installed import Installed, installed
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -39,6 +40,13 @@ def namespace(cluster: Cluster) -> Iterator[Namespace]:
     found.make()
     yield found
     found.remove()
+
+
+@pytest.fixture(scope="module")
+def stanch(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """Stanch's kinds, account and rights, taken away after the module."""
+    with installed(cluster, tmp_path_factory.mktemp("installed")) as found:
+        yield found
 
 
 @pytest.hookimpl(wrapper=True)

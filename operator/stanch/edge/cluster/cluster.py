@@ -146,12 +146,11 @@ class Cluster:
     async def evict(self, namespace: str, name: str, *, uid: str, dry_run: bool) -> None:
         """Evict the pod of this UID, or only ask whether that would be allowed. Raises Refused, naming the
         PodDisruptionBudget; NotFound where there is no pod of that UID (any more); Unreachable."""
+        # The server would try for longer than we wait before it says that the UID is another (1.35).
+        if (await self.pod(namespace, name))["metadata"]["uid"] != uid:
+            raise NotFound(f"create pods/eviction {name} in {namespace}: the pod of that name is another one")
         try:
             await self._transport.send(evict.eviction(namespace, name, uid, dry_run))
-        except Conflict as error:
-            if (await self.pod(namespace, name))["metadata"]["uid"] != uid:
-                raise NotFound(str(error), error.code, error.status) from error
-            raise
         except ClusterError as error:
             refused = evict.refusal(error)
             if refused is None and evict.by_several(error):
@@ -161,8 +160,8 @@ class Cluster:
             raise refused or error from error
 
     async def logs(self, namespace: str, pod: str, container: str, lines: int, previous: bool = False) -> str:
-        """The last lines of a container's log, at most 256 KiB; previous: of the run before this one.
-        Raises NotFound where there is no such container or run."""
+        """The last lines of a container's log, at most 256 KiB; previous: of the run before this one. None of
+        a pod that no node has yet. Raises NotFound where there is no such container or run."""
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(_MOST_LOG_BYTES)}
         if previous:
             query["previous"] = "true"

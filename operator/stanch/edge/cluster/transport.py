@@ -61,9 +61,10 @@ class Transport:
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
-    async def send(self, request: Request, seconds: float = REQUEST_SECONDS, urgent: bool = False) -> bytes:
-        """Send it once; the body of the answer. seconds: for all of it, but the wait for a place among the
-        requests in flight, which an urgent one need not have. Raises ClusterError."""
+    async def send(self, request: Request, seconds: float | None = None, urgent: bool = False) -> bytes:
+        """Send it once; the body of the answer. seconds: for all of it (else REQUEST_SECONDS), but the wait
+        for a place among the requests in flight, which an urgent one need not have. Raises ClusterError."""
+        seconds = REQUEST_SECONDS if seconds is None else seconds
         async with AsyncExitStack() as stack:
             if not urgent:
                 await stack.enter_async_context(self._room)
