@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import urllib.error
+import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +106,9 @@ def _ended(one: Operator) -> bool:
 class Scene:
     """Prefill and decode engines in a namespace of their own, with their Services, and a watch over them."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: Namespace, operator: Operator) -> None:
         self.namespace = namespace
+        self.operator = operator
         self.ips: dict[str, str] = {}
 
     def engines(
@@ -122,6 +123,22 @@ class Scene:
         self.namespace.apply(manifests.service("prefill"), manifests.service("decode"), *pods)
         self.ips |= self.namespace.wait_ready(*prefill, *decode)
         return self
+
+    def deployed(self, name: str, replicas: int) -> list[str]:
+        """The ready pods of a Deployment, once there are so many."""
+        path = f"/api/v1/namespaces/{self.namespace.name}/pods?labelSelector=deployment%3D{name}"
+
+        def look() -> list[str] | None:
+            pods = [one for one in self.namespace.cluster.api(path)["items"] if is_ready(one)]
+            self.ips |= {one["metadata"]["name"]: one["status"]["podIP"] for one in pods}
+            return sorted(one["metadata"]["name"] for one in pods) if len(pods) == replicas else None
+
+        return wait_for(f"{replicas} pods of {name}", look, PATIENCE_S)
+
+    def allowed_disruptions(self, budget: str) -> int | None:
+        path = f"/apis/policy/v1/namespaces/{self.namespace.name}/poddisruptionbudgets/{budget}"
+        status = self.namespace.cluster.api(path).get("status", {})
+        return status.get("disruptionsAllowed") if status.get("currentHealthy") else None
 
     def watch(self, mode: str = "Enforce", name: str = "shop", **spec: Any) -> Scene:
         """remediation=..., signatures=... and so on replace what stands here."""
@@ -173,6 +190,49 @@ class Scene:
         )
         with urllib.request.urlopen(request, timeout=seconds) as answer:
             return json.load(answer)
+
+    def busy(self, pod: str, tokens: int = 600) -> Future[Any]:
+        """An ordinary request that runs for some twelve seconds; its answer."""
+        body = {"prompt": "one two three", "max_tokens": tokens}
+        clients = ThreadPoolExecutor(1)
+        asked = clients.submit(self.ask, pod, "/v1/completions", body, PATIENCE_S)
+        clients.shutdown(wait=False)
+        return asked
+
+    @contextmanager
+    def traffic(self, pod: str) -> Iterator[None]:
+        """Short requests to the pod's own address, one after another."""
+        over = threading.Event()
+
+        def client() -> None:
+            while not over.wait(0.2):
+                with suppress(OSError):
+                    self.ask(pod, "/v1/completions", {"prompt": "one", "max_tokens": 1})
+
+        thread = threading.Thread(target=client)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def at_step(self, name: str, number: int = 0) -> Object:
+        """The incident of that number, once that step of it has begun."""
+
+        def look() -> Object | None:
+            found = self.incident(number)
+            names = [step["name"] for step in (found or {}).get("status", {}).get("steps", [])]
+            return found if name in names else None
+
+        return wait_for(f"step {name}", look, PATIENCE_S)
+
+    def reason(self, unit: str) -> str | None:
+        """Why nothing is done to the unit now, by the watch's status."""
+        for one in self.watched().get("status", {}).get("suspects", []):
+            if one["unit"].rpartition("/")[2] == unit:
+                return str(one.get("reason"))
+        return None
 
     # What is looked at
 

@@ -1,35 +1,42 @@
-"""The ladder on real pods: found, confirmed, released; restarted in place; evicted; and left alone."""
+"""The ladder on real pods: found, confirmed, released; restarted in place; evicted; and what stops it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.bed.cluster import Cluster, Namespace, wait_for
+from tests.bed import manifests
+from tests.bed.cluster import Cluster, wait_for
 from tests.cluster.installed import installed
-from tests.cluster.scenes import PATIENCE_S, Operator, Scene, ending, operating, steps
+from tests.cluster.scenes import PATIENCE_S, Scene, ending, operating, steps
+from tests.cluster.together import Played, playing, scenario
 
 pytestmark = pytest.mark.cluster
 
+RESTART = {"steps": ["Restart"], "drainSeconds": 30, "cooldownSeconds": 0}
+
 
 @pytest.fixture(scope="module")
-def operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+def played(
+    cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Played]:
     directory = tmp_path_factory.mktemp("operator")
-    with installed(cluster, directory) as found, operating(found, directory) as one:
-        yield one
+    tests = [getattr(item, "function", None) for item in request.session.items if item.path == request.path]
+    with (
+        installed(cluster, directory) as found,
+        operating(found, directory) as operator,
+        playing(cluster, operator, tests) as scenes,
+    ):
+        yield scenes
 
 
-@pytest.fixture
-def scene(namespace: Namespace, operator: Operator) -> Scene:
-    return Scene(namespace)
-
-
-def test_a_leak_is_released_and_the_engine_serves_on(scene: Scene, operator: Operator) -> None:
+@scenario
+def test_a_leak_is_released_and_the_engine_serves_on(scene: Scene) -> None:
     scene.engines().watch().until_watching()
     scene.leak()
-    assert scene.held("d0") == 3
     found = scene.ended()
     assert ending(found) == "Resolved"
     assert found["status"]["code"] == "Released"
@@ -38,23 +45,38 @@ def test_a_leak_is_released_and_the_engine_serves_on(scene: Scene, operator: Ope
     assert scene.held("d0") == 0
     assert scene.restarts("d0") == 0
     wait_for("nothing of ours on the pod", lambda: not scene.marks("d0"), PATIENCE_S)
-    told = [line for line in operator.lines() if line["event"] == "stuck-request"]
+    told = [line for line in scene.operator.lines() if line["event"] == "stuck-request"]
     assert len([line for line in told if line["incident"].startswith(scene.namespace.name)]) == 3
 
 
+@scenario
+def test_a_second_leak_after_a_release_is_another_episode(scene: Scene) -> None:
+    scene.engines().watch().until_watching()
+    scene.leak()
+    first = scene.ended()
+    scene.leak()
+    second = scene.ended(1)
+    assert [one["status"]["code"] for one in (first, second)] == ["Released", "Released"]
+    assert [one["status"]["episode"] for one in (first, second)] == [1, 2]
+    failures = scene.watched()["status"]["failures"]
+    assert [one["incident"] for one in failures] == [second["metadata"]["name"]]
+    assert scene.restarts("d0") == 0
+
+
+@scenario
 def test_a_leak_that_may_not_be_released_is_cordoned_drained_and_restarted_in_place(scene: Scene) -> None:
-    scene.engines().watch(remediation={"steps": ["Restart"], "drainSeconds": 5}).until_watching()
-    before = scene.namespace.pod("d0")
-    assert before is not None
+    scene.engines().watch(remediation=RESTART).until_watching()
+    before = pod(scene, "d0")
+    healthy = scene.busy("d0")
     scene.leak()
     wait_for("d0 not ready", lambda: not scene.ready("d0"), PATIENCE_S)
+    assert healthy.result()["usage"]["completion_tokens"] == 600  # not lost
     found = scene.ended()
     assert ending(found) == "Resolved", json.dumps(found["status"], indent=1)
     assert [step.partition(":")[0] for step in steps(found)] == [
         "Observe", "Confirm", "Cordon", "Drain", "Capture", "Confirm", "Restart", "Verify", "Uncordon",
     ]  # fmt: skip
-    after = scene.namespace.pod("d0")
-    assert after is not None
+    after = pod(scene, "d0")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert after["status"]["podIP"] == before["status"]["podIP"]
     assert scene.restarts("d0") == 1
@@ -63,6 +85,7 @@ def test_a_leak_that_may_not_be_released_is_cordoned_drained_and_restarted_in_pl
     assert scene.held("d0") == 0
 
 
+@scenario
 def test_observe_touches_nothing_and_says_what_it_would_do(scene: Scene) -> None:
     scene.engines().watch("Observe").until_watching()
     scene.leak()
@@ -72,3 +95,119 @@ def test_observe_touches_nothing_and_says_what_it_would_do(scene: Scene) -> None
     assert scene.marks("d0") == {}
     assert scene.held("d0") == 3
     assert scene.ready("d0")
+
+
+@scenario
+def test_when_all_leak_at_once_they_are_restarted_one_after_another(scene: Scene) -> None:
+    names = ("d0", "d1", "d2")
+    scene.engines(decode=names).watch(remediation=RESTART).until_watching()
+    for name in names:
+        scene.leak(name)
+    out: set[int] = set()
+
+    def all_done() -> bool:
+        out.add(sum(not scene.ready(name) for name in names))
+        found = scene.incidents()
+        return len(found) == 3 and all(one.get("status", {}).get("ending") for one in found)
+
+    wait_for("all ended", all_done, 3 * PATIENCE_S)
+    assert [ending(one) for one in scene.incidents()] == ["Resolved"] * 3
+    assert [scene.restarts(name) for name in names] == [1, 1, 1]
+    assert max(out) == 1
+    restarts = [step_of(one, "Restart") for one in scene.incidents()]
+    uncordons = sorted(step_of(one, "Uncordon")["end"] for one in scene.incidents())
+    # Each began after the one before had been given back.
+    assert sorted(one["start"] for one in restarts)[1] > uncordons[0]
+
+
+@scenario
+def test_a_pod_without_the_kit_is_evicted_and_its_disruption_budget_honoured(scene: Scene) -> None:
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "two-at-least"},
+        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": manifests.APP, "role": "decode"}}},
+    }
+    scene.namespace.apply(manifests.deployment("decode", "decode", 2, kit=False), budget)
+    scene.engines(decode=(), kit=False)
+    names = scene.deployed("decode", 2)
+    wait_for("the budget's count", lambda: scene.allowed_disruptions("two-at-least") == 0, PATIENCE_S)
+    scene.watch().until_watching()
+    scene.leak(names[0])
+    found = wait_for("its wait", lambda: _waits(scene, "DisruptionBudget"), PATIENCE_S)
+    assert "two-at-least" in found["status"]["wait"]
+    assert scene.namespace.pod(names[0]) is not None
+    budget["spec"]["minAvailable"] = 1  # type: ignore[index]
+    scene.namespace.apply(budget)
+    ended = scene.ended()
+    assert (ending(ended), ended["status"]["code"]) == ("Resolved", "Evicted")
+    wait_for("the pod gone", lambda: scene.namespace.pod(names[0]) is None, PATIENCE_S)
+
+
+@scenario
+def test_a_cordon_without_effect_restarts_nothing(scene: Scene) -> None:
+    """A router that picks pods by itself."""
+    scene.engines().watch(remediation=RESTART).until_watching()
+    scene.leak()
+    with scene.traffic("d0"):
+        found = scene.ended()
+    assert (ending(found), found["status"]["code"]) == ("Escalated", "CordonIneffective")
+    assert "requests still arrive at d0" in found["status"]["detail"]
+    assert scene.restarts("d0") == 0
+    wait_for("the cordon lifted", lambda: scene.ready("d0") and not scene.marks("d0"), PATIENCE_S)
+    assert scene.condition("Degraded") == "True Escalated"
+
+
+@scenario
+def test_a_peer_to_which_no_transfer_works_stops_the_repairs(scene: Scene) -> None:
+    """The restarted engine is verified through each live peer; one is broken, and is named."""
+    scene.engines(prefill=("p0",)).engines(
+        prefill=("broken",), decode=(), arguments=("--advertise=127.0.0.1",)
+    )
+    scene.watch(remediation=RESTART).until_watching()
+    scene.leak()
+    found = scene.ended(deadline_s=2 * PATIENCE_S)
+    assert (ending(found), found["status"]["code"]) == ("Failed", "NotVerified")
+    assert "through broken" in found["status"]["detail"]
+    assert steps(found).count("Verify:Failed") == 3
+    assert scene.condition("Degraded") == "True BreakerOpen"
+    wait_for("serving again", lambda: scene.ready("d0") and not scene.marks("d0"), PATIENCE_S)
+
+
+@scenario
+def test_a_restart_that_does_not_come_back_keeps_its_place_in_the_budget(scene: Scene) -> None:
+    once = "import os, sys; open('/state/once', 'x'); os.execvp(sys.argv[1], sys.argv[1:])"
+    broken = manifests.engine("d0", "decode")
+    container = broken["spec"]["containers"][0]
+    container["command"] = ["python3", "-c", once, *container["command"]]
+    container["volumeMounts"].append({"name": "state", "mountPath": "/state"})
+    broken["spec"]["volumes"].append({"name": "state", "emptyDir": {}})
+    scene.namespace.apply(broken)
+    scene.engines(decode=("d1",)).ips |= scene.namespace.wait_ready("d0")
+    scene.watch(remediation=RESTART).until_watching()
+    scene.leak("d0")
+    scene.at_step("Restart")
+    wait_for("the container's failure", lambda: scene.restarts("d0") > 1, PATIENCE_S)
+    scene.leak("d1")
+    wait_for("the second waits", lambda: scene.condition("BudgetStarved") == "True BudgetStarved", PATIENCE_S)
+    first = scene.incident()
+    assert first is not None
+    assert "ending" not in first["status"]
+    assert scene.restarts("d1") == 0
+    assert scene.ready("d1")
+
+
+def pod(scene: Scene, name: str) -> dict[str, Any]:
+    found = scene.namespace.pod(name)
+    assert found is not None
+    return found
+
+
+def step_of(incident: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in incident["status"]["steps"] if one["name"] == name)
+    return found
+
+
+def _waits(scene: Scene, reason: str) -> dict[str, Any] | None:
+    found = scene.incident()
+    return found if found and found.get("status", {}).get("wait", "").startswith(reason) else None
