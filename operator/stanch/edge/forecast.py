@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from stanch.core.fleet import Fleet
+from stanch.core.fleet import Fleet, Unit
 from stanch.core.history import Ending, History, Incident, Step
 from stanch.core.plan_limits import Limits, Mode
-from stanch.core.plan_types import Action, Plan, Verb
+from stanch.core.plan_types import Action, Plan, Reason, Verb
 from stanch.core.planner import plan
-from stanch.core.verdict import Verdict
+from stanch.core.verdict import State, Verdict
 
 SCHEMA = "stanch.plan/1"
 
@@ -62,7 +62,19 @@ def forecast(
     for one in (*real.deferred, *dry.deferred):
         if one.unit not in found:
             found[one.unit] = Forecast(one.unit, reason=one.reason.value, message=one.message)
+    for unit in fleet.units:
+        if unit.key not in found and (why := _unread(unit, verdicts)) is not None:
+            found[unit.key] = Forecast(unit.key, reason=Reason.BLIND.value, message=why)
     return tuple(found.values())
+
+
+def _unread(unit: Unit, verdicts: Sequence[Verdict]) -> str | None:
+    """Why nothing can be told of the unit, which the planner passes over: nothing is known against it."""
+    read = [verdict for verdict in verdicts if verdict.engine in unit.engines]
+    blind = [verdict for verdict in read if verdict.state is State.BLIND]
+    if blind:
+        return f"cannot tell about {blind[0].engine}: {blind[0].cause}"
+    return None if read else "none of its engines was read"
 
 
 def _plans(

@@ -1,0 +1,271 @@
+"""What `stanch doctor` makes of what it reads, what it says to do, and its exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stanch.api.watch import LeakWatch
+from stanch.core.fleet import Capability, Pod, Unit, Way
+from stanch.core.sample import Role
+from stanch.edge import diagnosis
+from stanch.edge.findings import Finding, Mark, exit_code, record
+from stanch.edge.kit import Facts, KitError
+from stanch.edge.permissions import NEEDED, Permission
+from tests.bed import manifests
+from tests.edge.fake_api import FakeApi
+from tests.edge.test_cli_incidents import run
+
+pytestmark = pytest.mark.unit
+row = pytest.param
+
+TEMPLATES = Path(__file__).parents[2] / "charts/stanch/templates"
+
+
+def granted(file: str, *, own: bool) -> set[Permission]:
+    rules = yaml.safe_load((TEMPLATES / file).read_text())["rules"]
+    return {
+        Permission(verb, group, resource, own, name)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+
+def test_the_manifests_grant_what_is_needed_and_nothing_else() -> None:
+    assert granted("clusterrole.yaml", own=False) | granted("role.yaml", own=True) == set(NEEDED)
+    assert len(set(NEEDED)) == len(NEEDED)
+
+
+@pytest.mark.parametrize(
+    ("version", "mark"),
+    [
+        row("v1.35.4", Mark.OK, id="new"),
+        row("v1.30.0", Mark.OK, id="oldest"),
+        row("v1.33.5-gke.1080000", Mark.OK, id="gke"),
+        row("v1.29.14", Mark.FAIL, id="too-old"),
+        row("v2.0.0", Mark.OK, id="far-future"),
+        row("something", Mark.UNKNOWN, id="no-version"),
+    ],
+)
+def test_the_server_s_version(version: str, mark: Mark) -> None:
+    found = diagnosis.server(version)
+    assert (found.mark, version in found.says) == (mark, True)
+    assert bool(found.todo) is (mark is Mark.FAIL)
+
+
+def test_permissions() -> None:
+    absent = [one for one in NEEDED if one.resource in ("pods", "pods/eviction")]
+    found = diagnosis.permissions("service account a/b", absent, [])
+    assert [(one.mark, one.says) for one in found] == [
+        (Mark.FAIL, "service account a/b may not get, list, watch, patch pods"),
+        (Mark.FAIL, "service account a/b may not create pods/eviction"),
+    ]
+    assert [one.mark for one in diagnosis.permissions("it", [], [])] == [Mark.OK]
+    (_, more) = diagnosis.permissions("it", [], [Permission("get", "", "secrets")])
+    assert (more.mark, more.says) == (Mark.WARN, "it may also get secrets: Stanch never does")
+
+
+def lease(holder: str, renewed: str = "2026-11-29T12:00:00.000000Z") -> dict[str, Any]:
+    return {"spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}}
+
+
+NOON = 1_795_953_600.0
+
+
+@pytest.mark.parametrize(
+    ("found", "now", "mark", "words"),
+    [
+        row(lease("stanch-a"), NOON + 10, Mark.OK, "stanch-a is active", id="active"),
+        row(lease("stanch-a"), NOON + 700, Mark.FAIL, "stanch-a was the last one, 12 min ago", id="gone"),
+        row(lease(""), NOON, Mark.FAIL, "no operator is active", id="given-up"),
+        row(None, NOON, Mark.FAIL, "no operator is active", id="never"),
+        row({"spec": {"holderIdentity": "x"}}, NOON, Mark.FAIL, "no operator is active", id="no-time"),
+    ],
+)
+def test_the_operator(found: dict[str, Any] | None, now: float, mark: Mark, words: str) -> None:
+    said = diagnosis.operator(found, now)
+    assert (said.mark, words in said.says) == (mark, True)
+
+
+def watch(**spec: Any) -> LeakWatch:
+    roles = [{"name": "decode", "selector": {"matchLabels": {"app": "a"}}}]
+    meta = {"name": "decodes", "namespace": "shop"}
+    return LeakWatch.model_validate({"metadata": meta, "spec": {"roles": roles, **spec}})
+
+
+@pytest.mark.parametrize(
+    ("spec", "mark", "words"),
+    [
+        row({}, Mark.OK, "Observe", id="default"),
+        row({"mode": "Disabled"}, Mark.WARN, "not watched", id="disabled"),
+        row({"mode": "Enforce"}, Mark.OK, "may Release, Restart, Evict; approval Auto", id="enforce"),
+        row({"mode": "Enforce", "remediation": {"paused": True}}, Mark.WARN, "paused", id="paused"),
+    ],
+)
+def test_mode(spec: dict[str, Any], mark: Mark, words: str) -> None:
+    found = diagnosis.mode(watch(**spec))
+    assert (found.about, found.mark, words in found.says) == ("shop/decodes", mark, True)
+
+
+def test_what_a_watch_selects() -> None:
+    good, bad = diagnosis.selected(
+        watch(), ["decode", "prefill", "decode"], [("d9", "it has no container x")]
+    )
+    assert (good.mark, good.says) == (Mark.OK, "selects 2 decode, 1 prefill")
+    assert (bad.about, bad.mark, bad.says) == ("shop/d9", Mark.FAIL, "it has no container x")
+    (none,) = diagnosis.selected(watch(), [], [])
+    assert (none.mark, none.todo) == (Mark.FAIL, "compare spec.roles with the pods")
+
+
+@pytest.mark.parametrize(
+    ("version", "mark"),
+    [("0.29.0", Mark.WARN), ("0.30.0", Mark.OK), (None, Mark.UNKNOWN), ("0.0.0+dev", Mark.UNKNOWN)],
+)
+def test_the_engine_s_version(version: str | None, mark: Mark) -> None:
+    assert diagnosis.engine_version("shop/d0", version).mark is mark
+
+
+@pytest.mark.parametrize(
+    ("said", "mark", "words"),
+    [
+        row(
+            Facts("b", kit="0.1.0", connector="NixlConnector"), Mark.OK, "kit 0.1.0, connector Nixl", id="kit"
+        ),
+        row(Facts("b"), Mark.OK, "kit of an unknown version, connector none", id="says-little"),
+        row(Facts("b", disabled="20 errors"), Mark.FAIL, "it turned itself off: 20 errors", id="off"),
+        row(KitError("it has no engine kit", absent=True), Mark.WARN, "it has no engine kit", id="none"),
+        row(KitError("its kit did not answer within 4 s"), Mark.UNKNOWN, "did not answer", id="silent"),
+    ],
+)
+def test_the_kit(said: Facts | KitError, mark: Mark, words: str) -> None:
+    found = diagnosis.kit("shop/d0", said)
+    assert (found.mark, words in found.says) == (mark, True)
+    assert bool(found.todo) is (mark is not Mark.OK)
+
+
+def with_volume(**volume: Any) -> dict[str, Any]:
+    pod = manifests.engine("d0", "decode")
+    pod["spec"]["volumes"] = [{"name": "podinfo", **volume}]
+    return pod
+
+
+LABELS = {"fieldPath": "metadata.labels"}
+ITEMS = [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]
+
+
+class TestCommands:
+    def test_the_bed_s_own_pods_are_well(self) -> None:
+        assert diagnosis.commands("p", manifests.engine("d0", "decode"), "vllm").mark is Mark.OK
+
+    def test_a_projected_volume_will_do(self) -> None:
+        projected = {"sources": [{"secret": {}}, {"downwardAPI": {"items": ITEMS}}]}
+        assert diagnosis.commands("p", with_volume(projected=projected), "vllm").mark is Mark.OK
+
+    @pytest.mark.parametrize(
+        "volume",
+        [
+            row({"emptyDir": {}}, id="another-volume"),
+            row({"downwardAPI": {"items": [{"path": "labels", "fieldRef": LABELS}]}}, id="labels"),
+        ],
+    )
+    def test_another_volume_does_not(self, volume: dict[str, Any]) -> None:
+        found = diagnosis.commands("p", with_volume(**volume), "vllm")
+        assert (found.mark, "no volume shows it its annotations" in found.says) == (Mark.FAIL, True)
+
+    def test_mounted_by_sub_path_it_is_never_updated(self) -> None:
+        pod = manifests.engine("d0", "decode")
+        pod["spec"]["containers"][0]["volumeMounts"][0]["subPath"] = "annotations"
+        found = diagnosis.commands("p", pod, "vllm")
+        assert (found.mark, "is not mounted as a whole" in found.says) == (Mark.FAIL, True)
+
+    def test_mounted_in_another_container_it_helps_nobody(self) -> None:
+        pod = manifests.engine("d0", "decode")
+        pod["spec"]["containers"].append({"name": "proxy"})
+        assert diagnosis.commands("p", pod, "proxy").mark is Mark.FAIL
+
+
+def unit(**more: Any) -> Unit:
+    pod = Pod("d0", "u", "c", True, True, capability=more.pop("capability", Capability.READINESS))
+    return Unit("shop/d0", Role.DECODE, (pod,), ("d0",), **more)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        row(unit(), "its container is restarted in place", id="in-place"),
+        row(unit(way=Way.GROUP), "a restart replaces its whole group", id="group"),
+        row(
+            unit(way=Way.EVICT, way_why="it is a bare process"),
+            "it is evicted, because it is a bare",
+            id="evict",
+        ),
+        row(unit(capability=Capability.NONE), "it is evicted, because it cannot be cordoned", id="no-cordon"),
+    ],
+)
+def test_repair(found: Unit, words: str) -> None:
+    (said,) = diagnosis.repair("shop/d0", found)
+    assert (said.mark, said.says.startswith(words)) == (Mark.OK, True)
+
+
+def test_a_conflict() -> None:
+    _, said = diagnosis.repair("shop/d0", unit(conflict="LeakWatch other"))
+    assert (said.mark, said.says) == (Mark.FAIL, "LeakWatch other selects it too, so neither repairs it")
+
+
+def test_cordon() -> None:
+    assert diagnosis.cordon("p", Capability.READINESS).mark is Mark.OK
+    none = diagnosis.cordon("p", Capability.NONE)
+    assert (none.mark, "/stanch/v1/ready" in none.todo) == (Mark.WARN, True)
+
+
+@pytest.mark.parametrize(
+    ("marks", "code"),
+    [
+        ([Mark.OK, Mark.OK], 0),
+        ([Mark.OK, Mark.WARN], 1),
+        ([Mark.WARN, Mark.UNKNOWN], 3),
+        ([Mark.UNKNOWN, Mark.FAIL], 2),
+        ([], 3),
+    ],
+)
+def test_exit_codes(marks: list[Mark], code: int) -> None:
+    assert exit_code(Finding("a", "b", mark, "") for mark in marks) == code
+
+
+def test_data() -> None:
+    assert record(Finding("shop/d0", "kit", Mark.WARN, "none", "load it")) == {
+        "schema": "stanch.finding/1",
+        "about": "shop/d0",
+        "check": "kit",
+        "state": "warn",
+        "says": "none",
+        "todo": "load it",
+    }
+    assert record(Finding("cluster", "stop", Mark.OK, "no"))["todo"] is None
+
+
+def test_a_cluster_without_the_kinds(tmp_path: Path) -> None:
+    api = FakeApi()
+    api.answers["GET /version"] = (200, {"gitVersion": "v1.29.0"})
+    reviews = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
+    api.answers[reviews] = (201, {"status": {"allowed": True}})
+    done = run(api, tmp_path, "--output", "json", command="doctor")
+    states = {one["check"]: one["state"] for one in done.objects}
+    assert (done.code, done.err) == (2, "")
+    assert states["version"] == "fail"
+    assert states["kinds"] == "fail"
+    assert states["operator"] == "fail"
+    spec = next(body["spec"] for key, body in api.asked if key == reviews)
+    assert spec["user"] == "system:serviceaccount:stanch-system:stanch"
+    assert "system:serviceaccounts:stanch-system" in spec["groups"]
+
+
+def test_no_server(tmp_path: Path) -> None:
+    done = run(FakeApi(), tmp_path, command="doctor")
+    assert (done.code, done.out, done.err.startswith("cannot tell: ")) == (3, "", True)
