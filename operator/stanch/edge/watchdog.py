@@ -20,7 +20,7 @@ from stanch.core.plan_types import Action, Plan
 from stanch.core.planner import plan, sweep
 from stanch.edge import client
 from stanch.edge.cluster import Cluster, ClusterError, Conflict, NotFound
-from stanch.edge.events_text import POD, EventText
+from stanch.edge.events_text import EventText
 from stanch.edge.executor import Executor
 from stanch.edge.live import watching
 from stanch.edge.recording import Recorder, by_name, shape, watch_status, written
@@ -219,14 +219,8 @@ class Watchdog:
 
     async def _post(self, texts: Iterable[EventText]) -> None:
         for text in texts:
-            about = {
-                "apiVersion": "v1" if text.kind == POD else "stanch.dev/v1alpha1",
-                "kind": text.kind,
-                "name": text.name,
-                "namespace": self._watch.namespace,
-                "uid": text.uid,
-            }
             try:
+                about = text.regarding(self._watch.namespace)
                 await self._cluster.event(about, text.reason, text.action, text.note, text.warning)
             except ClusterError as error:
                 self._telemetry.note("warning", "event-not-written", str(error), reason=text.reason)
