@@ -1,6 +1,6 @@
 """The log of the operator: one JSON object a line for every step, every stuck request and every end.
 
-The records are pure; one writer puts them on a stream. docs/output.md has the keys (schema stanch.log/1).
+The records are pure; one writer puts them on a stream. docs/telemetry.md has the keys (schema stanch.log/1).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The families of /metrics. Labels are bounded: by watches, kinds, verbs and our own words, never by pods or
 requests.
 
-A watch that is gone takes its series along. docs/output.md lists the families.
+A watch that is gone takes its series along. docs/telemetry.md lists the families.
 """
 
 from __future__ import annotations
