@@ -99,6 +99,8 @@ class FaultProxy:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
+            # Connections that were given up are closed in the loop's next rounds.
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         except BaseException as error:
             self._error = error
             self._started.set()
@@ -140,7 +142,12 @@ class FaultProxy:
                     await answer.read()
             return await self._instead(request, seen, fault)
         async with self._forward(request, await request.read()) as answer:
-            return await self._pass_on(request, seen, answer)
+            try:
+                return await self._pass_on(request, seen, answer)
+            finally:
+                # Left before its end: no goodbye under TLS, which would outlast this loop.
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()
 
     def _forward(self, request: web.Request, body: bytes) -> aiohttp.client._RequestContextManager:
         assert self._session is not None

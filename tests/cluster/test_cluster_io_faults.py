@@ -379,6 +379,6 @@ class TestWatches:
             proxy.faults.clear()
             namespace.apply(idle_pod("a"))
             await until("the pod", lambda: ("ADDED", "a") in tale.told())
-            assert tale.follower.problem is None
+            await until("no problem", lambda: tale.follower.problem is None)
 
         self.play(speaker, namespace, scene)

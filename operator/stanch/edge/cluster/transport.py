@@ -110,7 +110,9 @@ class Transport:
                     return
                 yield line
         finally:
-            # Not back to the pool: it may not have ended.
+            # Not back to the pool where it has not ended, nor a goodbye under TLS, which may never come.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
             response.close()
 
     async def _once(self, request: Request, seconds: float) -> bytes:
