@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import copy
+import json
+from functools import cache
 from typing import Any, Literal
 
 from stanch.api.v1alpha1 import LeakWatch
@@ -37,9 +38,15 @@ def by_workload(kind: str, name: str, api_version: str = "apps/v1", role: str = 
     return watch(roles=[{"name": role, "workloadRef": ref}])
 
 
-def pod(name: str, role: Role = "decode", *, owner: Raw | None = None, **more: Any) -> Raw:
+@cache
+def _template(role: Role, kit: bool) -> str:
+    return json.dumps(manifests.engine("", role, kit=kit))
+
+
+def pod(name: str, role: Role = "decode", *, owner: Raw | None = None, kit: bool = True) -> Raw:
     """One of the bed's pods as it stands in the API server once it serves."""
-    raw: Raw = copy.deepcopy(manifests.engine(name, role, **more))
+    raw: Raw = json.loads(_template(role, kit))
+    raw["metadata"]["name"] = name
     raw["metadata"] |= {
         "namespace": NAMESPACE,
         "uid": f"uid-{name}",

@@ -27,7 +27,7 @@ from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.units_build import Heard, build, desired, living, target_name, with_peers
 from stanch.edge.units_owner import node_of, owners_wanted, workloads
-from stanch.edge.units_pod import address, container_named, has_been_up, scheme
+from stanch.edge.units_pod import address, container_named, has_been_up, routed, scheme
 from stanch.edge.units_raw import Object, Objects, Ref
 from stanch.edge.units_select import Chosen, Refused, Selection, queries, select, selects
 
@@ -115,8 +115,9 @@ def fleet_of(
     members: dict[str, list[Chosen]] = {}
     for one in selection.chosen:
         members.setdefault(one.name if one.group is None else one.group.name, []).append(one)
+    open_to = None if slices is None else routed(slices)
     built = [
-        build(watch, name, several, objects, slices, heard, active, now) for name, several in members.items()
+        build(watch, name, several, objects, open_to, heard, active, now) for name, several in members.items()
     ]
     return Fleet(
         with_peers(built),

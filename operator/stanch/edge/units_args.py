@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 
 from stanch.core.policy import DAY
@@ -71,7 +72,15 @@ class Arguments:
 
 
 def arguments_of(container: Object) -> Arguments:
-    words = list(_words(container))
+    known = {text(one, "name"): text(one, "value") for one in rows(container, "env") if "value" in one}
+    words = (*texts(container, "command"), *texts(container, "args"))
+    return _read(words, tuple(sorted(known.items())))
+
+
+@lru_cache(maxsize=1024)
+def _read(raw: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Arguments:
+    """Kept, because the pods of one workload have the same, turn after turn."""
+    words = list(_words(raw, dict(variables)))
     options = _options(words)
     settings = _transfer(options)
     bidirectional = any(settings.get("bidirectional_kv_xfer", ()))
@@ -96,13 +105,11 @@ def arguments_of(container: Object) -> Arguments:
 _GROUPED = ("start-rank", "address", "hybrid-lb")
 
 
-def _words(container: Object) -> Iterator[str]:
-    known = {text(one, "name"): text(one, "value") for one in rows(container, "env") if "value" in one}
-
+def _words(raws: Sequence[str], known: Mapping[str, str]) -> Iterator[str]:
     def filled(match: re.Match[str]) -> str:
         return known.get(match[1] or match[2] or match[3], match[0])
 
-    for raw in (*texts(container, "command"), *texts(container, "args")):
+    for raw in raws:
         word = _VARIABLE.sub(filled, raw[:_MOST_CHARS])
         # An option with its value, or JSON, is one word whatever it holds; a script is many.
         if not any(c.isspace() for c in word) or word.lstrip()[:1] in ("-", "{", "["):

@@ -23,9 +23,8 @@ from stanch.edge.units_pod import (
     is_up,
     kit_of,
     lock,
-    routed,
 )
-from stanch.edge.units_raw import Object, Objects, Ref, controller, label, text
+from stanch.edge.units_raw import Objects, Ref, controller, label, text
 from stanch.edge.units_select import Chosen
 
 _SLICE_OF = tuple(f"disaggregatedset.x-k8s.io/{key}" for key in ("name", "slice", "revision"))
@@ -75,15 +74,16 @@ def build(
     name: str,
     members: Sequence[Chosen],
     objects: Objects,
-    slices: Sequence[Object] | None,
+    open_to: frozenset[tuple[str, str]] | None,
     heard: Mapping[str, Heard],
     active: Mapping[Ref, int],
     now: float,
 ) -> Built:
-    """The unit of these pods, at least one of which serves."""
+    """The unit of these pods, at least one of which serves. open_to: as units_pod.routed has it, None where
+    that is not known."""
     ordered = sorted(members, key=_order)
     serving = [one for one in ordered if one.ports]
-    pods = [_pod(one, slices, heard, leaving(one.raw, objects, active, now)) for one in serving]
+    pods = [_pod(one, open_to, heard, leaving(one.raw, objects, active, now)) for one in serving]
     if pods[0].leaving is None and (gone := _lost_member(ordered, objects, active, now)) is not None:
         pods[0] = replace(pods[0], leaving=gone)
     lead = serving[0]
@@ -156,7 +156,9 @@ def _engines(one: Chosen, heard: Mapping[str, Heard]) -> list[str]:
     return named
 
 
-def _pod(one: Chosen, slices: Sequence[Object] | None, heard: Mapping[str, Heard], gone: str | None) -> Pod:
+def _pod(
+    one: Chosen, open_to: frozenset[tuple[str, str]] | None, heard: Mapping[str, Heard], gone: str | None
+) -> Pod:
     said = _targets(one, heard)
     counts = [each.running for each in said]
     arriving = [each.arriving for each in said]
@@ -168,7 +170,7 @@ def _pod(one: Chosen, slices: Sequence[Object] | None, heard: Mapping[str, Heard
         healthy=is_up(one.raw, one.container) and all(each.healthy is True for each in said),
         terminating=is_terminating(one.raw),
         leaving=gone,
-        routed=routed(one.name, one.uid, slices),
+        routed=None if open_to is None else not open_to.isdisjoint({(one.name, one.uid), (one.name, "")}),
         arriving=True if True in arriving else None if None in arriving else False,
         running=None if None in counts else sum(count for count in counts if count is not None),
         lock=lock(one.raw),
@@ -184,16 +186,17 @@ def with_peers(built: Sequence[Built]) -> tuple[Unit, ...]:
     """With the keys of the units on the other side: of the other role, and of the same slice and revision
     where both are of a DisaggregatedSet, whose revisions have Services of their own (LeaderWorkerSet 0.9.0,
     pkg/controllers/disaggregatedset/service_manager.go)."""
-    return tuple(
-        replace(one.unit, peers=tuple(other.unit.key for other in built if _are_peers(one, other)))
-        for one in built
-    )
-
-
-def _are_peers(one: Built, other: Built) -> bool:
-    if _OTHER_SIDE.get(one.unit.role) is not other.unit.role:
-        return False
-    return one.side is None or other.side is None or one.side == other.side
+    by_role: dict[Role, list[Built]] = {}
+    for one in built:
+        by_role.setdefault(one.unit.role, []).append(one)
+    shared: dict[tuple[Role, tuple[str, ...] | None], tuple[str, ...]] = {}
+    for role, other_side in _OTHER_SIDE.items():
+        others = by_role.get(other_side, [])
+        for side in {one.side for one in by_role.get(role, [])}:
+            shared[role, side] = tuple(
+                other.unit.key for other in others if None in (side, other.side) or side == other.side
+            )
+    return tuple(replace(one.unit, peers=shared.get((one.unit.role, one.side), ())) for one in built)
 
 
 def desired(watch: LeakWatch, chosen: Sequence[Chosen], objects: Objects) -> dict[Role, int]:

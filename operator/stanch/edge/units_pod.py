@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from stanch.api.names import ANNOTATION_INCIDENT
@@ -166,32 +167,26 @@ def _outcomes(found: Iterable[Mapping[str, object]]) -> Iterable[tuple[str, Comm
             yield name, CommandOutcome(state, text(one, "reason"))
 
 
-def routed(name: str, uid: str, slices: Sequence[Object] | None) -> bool | None:
-    """Whether a ready endpoint points at the pod; None where the slices are not known.
+def routed(slices: Sequence[Object]) -> frozenset[tuple[str, str]]:
+    """Names and uids ("" where a slice does not say it) of the pods that a ready endpoint points at.
 
     `serving` is the pod's readiness whatever the Service's publishNotReadyAddresses says, by which headless
     Services of groups call every pod ready (k8s.io/endpointslice 0.35.4, utils.go podToEndpoint). A missing
     `ready` or `serving` is to be read as true (discovery/v1 EndpointConditions).
     """
-    if slices is None:
-        return None
-    for one in slices:
-        for endpoint in rows(one, "endpoints"):
-            target, conditions = table(endpoint, "targetRef"), table(endpoint, "conditions")
-            if (
-                target.get("kind") == "Pod"
-                and target.get("name") == name
-                and target.get("uid", uid) == uid
-                and conditions.get("ready") is not False
-                and conditions.get("serving") is not False
-            ):
-                return True
-    return False
+    found = set()
+    for endpoint in (endpoint for one in slices for endpoint in rows(one, "endpoints")):
+        target, conditions = table(endpoint, "targetRef"), table(endpoint, "conditions")
+        closed = conditions.get("ready") is False or conditions.get("serving") is False
+        if target.get("kind") == "Pod" and not closed:
+            found.add((text(target, "name"), text(target, "uid")))
+    return frozenset(found)
 
 
 def address(pod: Object) -> str | None:
-    """As a URL has it."""
-    ip = text(pod, "status", "podIP")
-    if not ip or any(not (c.isalnum() or c in ".:") for c in ip):
+    """As a URL has it; None where it has none yet."""
+    try:
+        ip = ip_address(text(pod, "status", "podIP"))
+    except ValueError:
         return None
-    return f"[{ip}]" if ":" in ip else ip
+    return f"[{ip}]" if ip.version == 6 else str(ip)
