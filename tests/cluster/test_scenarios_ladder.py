@@ -128,8 +128,9 @@ def test_a_pod_without_the_kit_is_evicted_and_its_disruption_budget_honoured(sce
         "metadata": {"name": "two-at-least"},
         "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": manifests.APP, "role": "decode"}}},
     }
-    scene.namespace.apply(manifests.deployment("decode", "decode", 2, kit=False), budget)
-    scene.engines(decode=(), kit=False)
+    without = ("--no-kit",)
+    scene.namespace.apply(manifests.deployment("decode", "decode", 2, without, kit=False), budget)
+    scene.engines(decode=(), arguments=without, kit=False)
     names = scene.deployed("decode", 2)
     wait_for("the budget's count", lambda: scene.allowed_disruptions("two-at-least") == 0, PATIENCE_S)
     scene.watch().until_watching()

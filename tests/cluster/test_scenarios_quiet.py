@@ -48,7 +48,7 @@ def test_a_fleet_of_which_most_is_blind_is_left_alone(scene: Scene) -> None:
 @scenario
 def test_an_engine_that_may_not_be_asked_is_left_alone(scene: Scene) -> None:
     """No kit, and no canary."""
-    scene.engines(kit=False).watch(canary={"enabled": False}).until_watching()
+    scene.engines(kit=False, arguments=("--no-kit",)).watch(canary={"enabled": False}).until_watching()
     scene.leak()
     wait_for("the reason", lambda: scene.reason("d0") == "CannotAsk", PATIENCE_S)
     assert scene.incidents() == []

@@ -37,12 +37,15 @@ async def answer_of(
         return Confirmation(engine, live.clock(), Answer.INCONCLUSIVE, container_id, why)
     sample = await live.read(judged)
     policy = live.policy_of(judged.watched)
-    verdict = about(judged.verdict, incident, sample, policy)
+    kit = boot_id is not None or live.facts(judged.watched.target.name) is not None
+    verdict = about(judged.verdict, incident, sample, policy, kit=kit)
+    # That requests are parked for good only the list can prove.
+    canary = canary and not (kit and verdict.signature is Signature.PARKED_REMOTE_KV)
     said = await live.ask(replace(judged, verdict=verdict), canary=canary, boot_id=boot_id)
     # When the last of what it rests on was read: a canary may have taken longer than an answer counts.
     now = live.clock()
     stuck, ruling = None, said.ruling
-    if said.canary is None and said.report is not None and said.report.entries is not None:
+    if said.report is not None and said.report.entries is not None:
         stuck = stuck_of(said.report, verdict, policy)
         if incident is not None and over(incident, said.report, verdict):
             ruling = Ruling(Answer.VETOED, "the engine kit lists none of its requests any more")
@@ -58,7 +61,9 @@ def over(incident: Incident, report: KitReport, verdict: Verdict) -> bool:
     return not report.stuck(verdict.limit_seconds or 0.0) and not any(s.id in left for s in incident.stuck)
 
 
-def about(verdict: Verdict, incident: Incident | None, sample: Sample, policy: Policy) -> Verdict:
+def about(
+    verdict: Verdict, incident: Incident | None, sample: Sample, policy: Policy, *, kit: bool
+) -> Verdict:
     """The verdict to ask about: the last one where it shows a fault, else what the incident was opened for,
     as it would be now. A drained engine is healthy by its gauges, and the question is about its cache."""
     signature = verdict.signature if verdict.state in (State.FAULT, State.SUSPECT) else None
@@ -68,8 +73,8 @@ def about(verdict: Verdict, incident: Incident | None, sample: Sample, policy: P
         signature = None if evidence is None else evidence.signature
         held = None if evidence is None else evidence.held_seconds
     if signature in (None, Signature.DEFERRED_STALL, Signature.STALE_GAUGE, Signature.BLIND):
-        # Of these the list of stuck requests is the only proof.
-        signature, held = Signature.PARKED_REMOTE_KV, None
+        # Of these the list of stuck requests is the proof, and where there is none, what is held by nobody.
+        signature, held = Signature.PARKED_REMOTE_KV if kit else Signature.HELD_IDLE, None
     assert signature is not None
     least = limit(signature, policy, verdict.role, sample)
     read = sample.blind is None
@@ -90,7 +95,7 @@ def stuck_of(report: KitReport, verdict: Verdict, policy: Policy) -> tuple[Stuck
     ones of which every rank has said that nothing will end them: they would be the next incident."""
     parked = verdict.signature is Signature.PARKED_REMOTE_KV
     least = verdict.limit_seconds or 0.0 if parked else policy.held_idle_seconds
-    young = max(_LEAST_AGE_SECONDS, least / _YOUNGER)
+    young = max(_LEAST_AGE_SECONDS, policy.parked_remote_kv_seconds / _YOUNGER)
     return tuple(
         _stuck(entry)
         for entry in report.stuck(min(young, least))
