@@ -93,6 +93,7 @@ def test_a_leak_is_written_down_before_it_is_released(tmp_path: Path) -> None:
         assert writes.index("POST leakincidents") < first
         assert writes.index(f"PUT leakincidents/{name}/status") < first
         assert s.status["watch"] == "shop"
+        assert "POST events" in s.cluster.seen
         assert s.status["stuckRequests"][0]["id"] == "cmpl-a"
 
     play(tmp_path, script)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from stanch.api.convert import incident_of, ledger_of, limits_of
 from stanch.api.incident import LeakIncident
-from stanch.api.names import API_VERSION, GROUP, LEAK_INCIDENT
+from stanch.api.names import GROUP
 from stanch.api.watch import LeakWatch
 from stanch.core.fleet import Fleet
 from stanch.core.history import Incident, Ledger
@@ -96,6 +96,7 @@ class Surveyor:
     _hearing: Hearing = field(init=False)
     _restless: frozenset[str] = frozenset()
     _runs: dict[str, _Run] = field(default_factory=dict)
+    _parsed: dict[tuple[str, str], LeakIncident] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._hearing = Hearing(self.live, self.session)
@@ -116,7 +117,8 @@ class Surveyor:
         await self._follow(watch, pods, objects)
         listed = await self.cluster.incidents(self.namespace)
         selection = select(watch, pods, objects, _models(watches))
-        found, strange = _of_watch(watch, selection, listed.items)
+        understood, strange = self._understood(listed)
+        found = _of_watch(watch, selection, understood)
         incidents = tuple(incident_of(one) for one in found.values())
         watched = targets(watch, selection)
         self.live.retarget(watched)
@@ -180,6 +182,19 @@ class Surveyor:
             return await self.cluster.get(ObjectRef(ref.api_version, ref.kind, ref.name, namespace))
         except ClusterError:
             return None
+
+    def _understood(self, listed: Listing) -> tuple[list[LeakIncident], list[str]]:
+        """The incidents that make sense, and a sentence on each that does not. Read once per version."""
+        known, self._parsed = self._parsed, {}
+        strange = []
+        for raw in listed.items:
+            meta = raw["metadata"]
+            key = meta.get("uid", ""), meta.get("resourceVersion", "")
+            try:
+                self._parsed[key] = known.get(key) or LeakIncident.model_validate(raw)
+            except ValidationError as error:
+                strange.append(f"LeakIncident {meta.get('name', '?')}: {error.errors()[0]['msg']}")
+        return list(self._parsed.values()), strange
 
     def _attended(self, selection: Selection, incidents: Iterable[Incident]) -> frozenset[str]:
         ours = {one.pod_name for one in incidents if one.open}
@@ -246,22 +261,14 @@ def _models(listing: Listing) -> list[LeakWatch]:
 
 
 def _of_watch(
-    watch: LeakWatch, selection: Selection, raws: Iterable[Object]
-) -> tuple[dict[str, LeakIncident], list[str]]:
+    watch: LeakWatch, selection: Selection, incidents: Iterable[LeakIncident]
+) -> dict[str, LeakIncident]:
     """The incidents of this watch: those that it works on, and new ones about its pods."""
-    found: dict[str, LeakIncident] = {}
-    strange = []
     uids = {one.name: one.uid for one in selection.chosen}
-    for raw in raws:
-        try:
-            incident = LeakIncident.model_validate(
-                {**raw, "apiVersion": API_VERSION, "kind": LEAK_INCIDENT.kind}
-            )
-        except ValidationError as error:
-            strange.append(f"{raw.get('metadata', {}).get('name', '?')}: {error.errors()[0]['msg']}")
-            continue
-        about = incident.spec.pod_ref
-        new = not incident.status.watch and uids.get(about.name) is not None
-        if incident.status.watch == watch.metadata.name or (new and about.uid in ("", uids[about.name])):
+    found = {}
+    for incident in incidents:
+        about, holder = incident.spec.pod_ref, incident.status.watch
+        new = not holder and about.name in uids and about.uid in ("", uids[about.name])
+        if new or holder == watch.metadata.name:
             found[incident.metadata.name] = incident
-    return found, strange
+    return found

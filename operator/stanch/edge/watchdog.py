@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 
@@ -30,6 +31,8 @@ from stanch.edge.telemetry import Telemetry, Turned, Watch
 # Sentences of the status, with their seconds, are written so often where nothing else has changed.
 _STATUS_SECONDS = 30.0
 _SWEEP_SECONDS = 60.0
+# Events that wait to be posted: the oldest are given up first, where the server takes none.
+_MOST_EVENTS, _LAST_WORDS_SECONDS = 1000, 2.0
 # Between two turns, however many answers come.
 _LEAST_SECONDS = 0.1
 
@@ -64,6 +67,8 @@ class Watchdog:
         self._wake = asyncio.Event()
         self._swept = 0.0
         self._status_at = 0.0
+        self._events: deque[EventText] = deque(maxlen=_MOST_EVENTS)
+        self._posting: asyncio.Task[None] | None = None
         self._recorder = Recorder(cluster, telemetry.note)
 
     @property
@@ -86,9 +91,14 @@ class Watchdog:
                     self._cluster, live, session, self.wake, self._leads, self._telemetry.note
                 )
                 stack.push_async_callback(executor.close)
+                stack.push_async_callback(self._told_all)
                 scraping = asyncio.create_task(live.scraping())
                 stack.push_async_callback(_ended, scraping)
-                await self._turns(surveyor, executor)
+                turning = asyncio.create_task(self._turns(surveyor, executor))
+                stack.push_async_callback(_ended, turning)
+                done, _ = await asyncio.wait((scraping, turning), return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
         except WatchGoneError:
             pass
         finally:
@@ -139,7 +149,7 @@ class Watchdog:
             await executor.carry_out(actions, survey, left)
         if made.arm:
             surveyor.live.arm(made.arm)
-        await self._post(self._tell(survey, made, left, said, due, began))
+        self._post(self._tell(survey, made, left, said, due, began))
         return made.recheck_after
 
     async def _write_watch(
@@ -168,17 +178,18 @@ class Watchdog:
 
     async def _write_incidents(self, survey: Survey, made: Plan, now: float) -> dict[str, Incident]:
         """Those that could be written."""
-        done = {}
         before = by_name(survey.incidents)
-        for incident in made.incidents:
-            if not self._leads():
-                break
-            kept = await self._recorder.write(survey, incident, now)
+
+        async def write(incident: Incident) -> Incident | None:
+            return await self._recorder.write(survey, incident, now) if self._leads() else None
+
+        done = {}
+        for kept in await asyncio.gather(*(write(incident) for incident in made.incidents)):
             if kept is None:
-                self.wake()
+                self.wake()  # what the next turn reads tells why
                 continue
-            done[incident.name] = kept
-            await self._post(self._telemetry.incident(self._watch, before.get(incident.name), kept))
+            done[kept.name] = kept
+            self._post(self._telemetry.incident(self._watch, before.get(kept.name), kept))
         return done
 
     def _sweeping(self, survey: Survey, incidents: Iterable[Incident]) -> list[Action]:
@@ -217,13 +228,26 @@ class Watchdog:
             self._telemetry.note("warning", "not-understood", line, watch=self._watch.key)
         return texts
 
-    async def _post(self, texts: Iterable[EventText]) -> None:
-        for text in texts:
+    def _post(self, texts: Iterable[EventText]) -> None:
+        """Post Events one after another, behind everything else."""
+        self._events.extend(texts)
+        if self._events and (self._posting is None or self._posting.done()):
+            self._posting = asyncio.ensure_future(self._post_all())
+
+    async def _post_all(self) -> None:
+        while self._events:
+            text = self._events.popleft()
             try:
                 about = text.regarding(self._watch.namespace)
                 await self._cluster.event(about, text.reason, text.action, text.note, text.warning)
             except ClusterError as error:
                 self._telemetry.note("warning", "event-not-written", str(error), reason=text.reason)
+
+    async def _told_all(self) -> None:
+        """At the end: what is still to be posted has a moment."""
+        if self._posting is not None:
+            await asyncio.wait((self._posting,), timeout=_LAST_WORDS_SECONDS)
+            await _ended(self._posting)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
