@@ -1,0 +1,39 @@
+"""The operator's environment."""
+
+from __future__ import annotations
+
+import pytest
+
+from stanch.settings import Settings, SettingsError
+
+pytestmark = pytest.mark.unit
+
+
+def test_defaults() -> None:
+    found = Settings.read({})
+    assert (found.namespace, found.watch_namespaces, found.host, found.port) == (
+        "stanch-system", (), "0.0.0.0", 8080,
+    )  # fmt: skip
+
+
+def test_two_processes_of_one_host_are_told_apart() -> None:
+    assert Settings.read({}).identity != Settings.read({}).identity
+
+
+def test_what_is_said_counts() -> None:
+    found = Settings.read(
+        {
+            "STANCH_NAMESPACE": "ops",
+            "STANCH_WATCH_NAMESPACES": " shop, lab ,,shop",
+            "STANCH_IDENTITY": "stanch-0",
+            "STANCH_HTTP_HOST": "127.0.0.1",
+            "STANCH_HTTP_PORT": "0",
+        }
+    )
+    assert found == Settings("ops", ("shop", "lab"), "stanch-0", "127.0.0.1", 0)
+
+
+@pytest.mark.parametrize("text", ["http", "-1", "65536", "8_0", "１"])
+def test_a_port_that_is_none(text: str) -> None:
+    with pytest.raises(SettingsError, match="STANCH_HTTP_PORT"):
+        Settings.read({"STANCH_HTTP_PORT": text})
