@@ -15,7 +15,7 @@ import pytest
 from tests.bed import manifests
 from tests.bed.cluster import Namespace, wait_for
 from tests.cluster.installed import Installed
-from tests.cluster.scenes import PATIENCE_S, Scene, ending, operating
+from tests.cluster.scenes import PATIENCE_S, Operator, Scene, ending, operating
 
 pytestmark = pytest.mark.cluster
 
@@ -60,8 +60,11 @@ def cli(namespace: Namespace, stanch: Installed) -> Cli:
 
 
 @pytest.fixture
-def scene(namespace: Namespace, stanch: Installed) -> Scene:
-    return Scene(namespace)
+def scene(namespace: Namespace, stanch: Installed, tmp_path: Path) -> Scene:
+    """With an operator that only some tests start."""
+    return Scene(
+        namespace, Operator(stanch.kubeconfig(tmp_path / "operator.conf"), tmp_path / "operator.log")
+    )
 
 
 @pytest.fixture

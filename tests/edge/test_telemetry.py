@@ -28,6 +28,9 @@ SHOP = Watch("shop", "decodes", "uid-w")
 OTHER = Watch("shop", "others", "uid-o")
 
 
+READY = (Said("Ready", True, "Watching", "2 of 2 engines are read"),)
+
+
 class Scene:
     """Telemetry with a clock that the test turns, and what it wrote and shows."""
 
@@ -221,14 +224,23 @@ def test_lost_lines_are_counted() -> None:
 
 
 def test_a_condition_that_turns_is_an_event_and_a_line(scene: Scene) -> None:
-    ready = (Said("Ready", True, "Watching", "2 of 2 engines are read"),)
     blind = (Said("Ready", False, "AllBlind", "no engine can be read: refused"),)
-    assert scene.telemetry.turn(SHOP, turned(said=ready)) == ()
+    assert scene.telemetry.turn(SHOP, turned(verdicts=[verdict("a")], said=READY)) == ()
     (text,) = scene.telemetry.turn(SHOP, turned(said=blind))
     assert (text.kind, text.name, text.uid, text.reason) == ("LeakWatch", "decodes", "uid-w", "AllBlind")
     assert scene.telemetry.turn(SHOP, turned(said=blind)) == ()
     line = scene.lines[-1]
     assert (line["event"], line["level"], line["watch"]) == ("watch-condition", "warning", "shop/decodes")
+
+
+def test_that_nothing_was_read_yet_is_told_only_when_it_stays_so(scene: Scene) -> None:
+    blind = (Said("Ready", False, "AllBlind", "no engine can be read: nothing was read yet"),)
+    assert scene.telemetry.turn(SHOP, turned(said=blind)) == ()
+    (text,) = scene.telemetry.turn(SHOP, turned(said=blind))
+    assert (text.warning, text.reason) == (True, "AllBlind")
+    assert scene.telemetry.turn(SHOP, turned(said=blind)) == ()
+    (text,) = scene.telemetry.turn(SHOP, turned(verdicts=[verdict("a")], said=READY))
+    assert (text.warning, text.reason) == (False, "Ready")
 
 
 def test_the_pulse_notices_a_loop_that_is_held_up() -> None:

@@ -93,7 +93,7 @@ class Telemetry:
         self._now = now
         self._monotonic = monotonic
         self._times: defaultdict[str, CordonTimes] = defaultdict(CordonTimes)
-        self._said: dict[str, tuple[Said, ...]] = {}
+        self._said: dict[str, tuple[Said, ...] | None] = {}
 
     def active(self, active: bool) -> None:
         """Whether this process is the one that repairs."""
@@ -142,6 +142,10 @@ class Telemetry:
             families.deferred.labels(*labels, reason.value).set(count)
         self._times[watch.key].judged(turned.verdicts)
         self._turned(watch, turned.interval_seconds)
+        if not turned.verdicts and watch.key not in self._said:
+            # The first turn comes before the first reading: that nothing was read yet is no news.
+            self._said[watch.key] = None
+            return ()
         before, self._said[watch.key] = self._said.get(watch.key), tuple(turned.said)
         texts = of_conditions(before, turned.said, watch.name, watch.uid)
         self._log(
