@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from tests.bed import manifests
+from tests.bed import host, manifests
 from tests.bed.cluster import Cluster, Object, wait_for
 from tests.cluster.installed import installed
 from tests.cluster.scenes import PATIENCE_S, Scene, ending, operating
@@ -52,6 +53,26 @@ def test_an_engine_that_may_not_be_asked_is_left_alone(scene: Scene) -> None:
     scene.leak()
     wait_for("the reason", lambda: scene.reason("d0") == "CannotAsk", PATIENCE_S)
     assert scene.incidents() == []
+
+
+@scenario
+def test_a_canary_that_a_packet_filter_blocks_proves_nothing(scene: Scene) -> None:
+    """Connections that are there go on, so the engine is read; new ones are not answered."""
+    bed = scene.namespace.cluster.bed
+    if bed is None:
+        pytest.skip("only in the bed may packets be filtered")
+    scene.engines(kit=False, arguments=("--no-kit",))
+    # Longer than a connection that nobody uses is kept.
+    scene.watch(signatures={"heldIdleSeconds": 25}, canary={"timeoutSeconds": 3}).until_watching()
+    scene.leak()
+    rule = ["OUTPUT", "-d", scene.ips["d0"], "-p", "tcp", "--syn", "-j", "DROP"]
+    subprocess.run(host.enter(bed, ["iptables", "-I", *rule]), check=True)
+    try:
+        wait_for("the reason", lambda: scene.reason("d0") == "Inconclusive", PATIENCE_S)
+        assert scene.incidents() == []
+    finally:
+        subprocess.run(host.enter(bed, ["iptables", "-D", *rule]), check=True)
+    assert scene.held("d0") == 3
 
 
 @scenario
