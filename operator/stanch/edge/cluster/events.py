@@ -41,19 +41,17 @@ class Told:
 
 @dataclass(slots=True)
 class _Series:
-    """One Event. count: how often it was told; written: how much of that its series says; at: when it was
-    last written; last: when it was last told. Unix seconds."""
+    """One Event. count: how often it was told; written: how much of that its series says; began: when it was
+    made; at: when it was last written; last: when it was last told. Unix seconds."""
 
     name: str
     namespace: str
     note: str
+    began: float
     at: float
     last: float
     count: int = 1
     written: int = 1
-
-    def is_due(self, now: float) -> bool:
-        return self.count > self.written and now - self.at >= EVERY_SECONDS
 
 
 @dataclass
@@ -66,25 +64,31 @@ class Events:
     def tell(self, told: Told, now: float) -> list[tuple[Key, Request]]:
         """What to write for it, and for others that have waited. Each is to be answered by `failed` where it
         could not be written."""
-        requests = self.due(now)
+        requests = self.due(now, over_only=True)
         found = self._series.get(told.key)
         # Another text of the same waits for its minute, and is counted until then.
-        if found is None or (found.note != told.note and now - found.at >= EVERY_SECONDS):
-            new = _Series(_name(told), _namespace(told), told.note, now, now)
-            self._series[told.key] = new
-            return [*requests, (told.key, self._created(told, new))]
-        found.count += 1
-        found.last = now
-        return requests + self.due(now)
+        if found is not None and (found.note == told.note or now - found.began < EVERY_SECONDS):
+            found.count += 1
+            found.last = now
+            return requests + self.due(now)
+        requests += self.due(now)
+        if found is not None and found.count > found.written:
+            requests.append((told.key, _counted(found)))
+        new = _Series(_name(told), _namespace(told), told.note, now, now, now)
+        self._series[told.key] = new
+        return [*requests, (told.key, self._created(told, new))]
 
-    def due(self, now: float, every: bool = False) -> list[tuple[Key, Request]]:
-        """Counts to write now; every: also those that could wait, because we end. Forgets what is over."""
+    def due(self, now: float, over_only: bool = False, every: bool = False) -> list[tuple[Key, Request]]:
+        """Counts to write now. over_only: of those that are over. every: also those that could wait, because
+        we end. Forgets what is over."""
         requests = []
         for key, series in list(self._series.items()):
-            if series.is_due(now) or (every and series.count > series.written):
+            over = now - series.last >= OVER_SECONDS
+            waited = now - series.at >= EVERY_SECONDS and not over_only
+            if series.count > series.written and (over or every or waited):
                 series.written, series.at = series.count, now
                 requests.append((key, _counted(series)))
-            elif now - series.last >= OVER_SECONDS:
+            if over:
                 del self._series[key]
         return requests
 
