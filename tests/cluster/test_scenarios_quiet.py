@@ -105,7 +105,7 @@ def test_a_persons_incident_is_confirmed_like_any_other(scene: Scene) -> None:
     """The watch itself would see nothing for an hour."""
     patient = dict.fromkeys(("heldIdleSeconds", "deferredStallSeconds", "queueDeadlockSeconds"), 3600)
     scene.engines(decode=("d0", "d1"))
-    scene.watch(signatures={**patient, "parkedRemoteKvSeconds": 30}).until_watching()
+    scene.watch(signatures={**patient, "parkedRemoteKvSeconds": 10}).until_watching()
     scene.leak("d0")
     scene.namespace.apply(_of_person("well", "d1"))
     scene.namespace.apply(_of_person("leaking", "d0"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stanch.core.history import Evidence, Incident, Stuck
+from stanch.core.history import Evidence, Incident, Stuck, Trigger
 from stanch.core.kit import Entry, KitReport
 from stanch.core.policy import Policy
 from stanch.core.sample import Lifecycle, Role, Sample
@@ -65,6 +65,20 @@ def test_what_has_no_proof_of_its_own_is_asked_by_the_list_if_there_is_one(
     verdict: Verdict, of: Incident | None, kit: bool, signature: Signature
 ) -> None:
     assert about(verdict, of, SAMPLE, POLICY, kit=kit).signature is signature
+
+
+def test_what_a_person_suspects_has_held_for_as_long_as_it_was_seen() -> None:
+    """A canary after two seconds proves nothing, whoever asks for it."""
+    young = replace(FAULT, state=State.SUSPECT, held_seconds=2.0)
+    persons = replace(incident(Signature.HELD_IDLE), trigger=Trigger.PERSON)
+    asked = about(young, persons, SAMPLE, POLICY, kit=False)
+    assert (asked.signature, asked.held_seconds, asked.limit_seconds) == (Signature.HELD_IDLE, 2.0, 60.0)
+    assert about(young, persons, SAMPLE, POLICY, kit=True).signature is Signature.PARKED_REMOTE_KV
+
+
+def test_a_hold_that_was_shortened_when_it_was_opened_still_counts() -> None:
+    opened = replace(incident(Signature.HELD_IDLE), evidence=Evidence(Signature.HELD_IDLE, 0.3, 45.0))
+    assert about(DRAINING, opened, SAMPLE, POLICY, kit=False).held_seconds == 60.0
 
 
 def test_a_page_that_could_not_be_read_changes_nothing() -> None:

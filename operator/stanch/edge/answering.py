@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stanch.core.confirm import Ruling
-from stanch.core.history import Confirmation, Incident, Stuck
+from stanch.core.history import Confirmation, Incident, Stuck, Trigger
 from stanch.core.kit import Entry, KitReport
 from stanch.core.policy import Policy
 from stanch.core.sample import Sample
@@ -45,6 +45,10 @@ async def answer_of(
     # When the last of what it rests on was read: a canary may have taken longer than an answer counts.
     now = live.clock()
     stuck, ruling = None, said.ruling
+    least = verdict.limit_seconds or 0.0
+    if verdict.held_seconds < least and said.canary is not None and ruling.answer is Answer.CONFIRMED:
+        why = f"it has not shown for long enough: {verdict.held_seconds:.0f} of {least:.0f} s"
+        ruling = Ruling(Answer.INCONCLUSIVE, why)
     if said.report is not None and said.report.entries is not None:
         stuck = stuck_of(said.report, verdict, policy)
         if incident is not None and over(incident, said.report, verdict):
@@ -65,16 +69,21 @@ def about(
     verdict: Verdict, incident: Incident | None, sample: Sample, policy: Policy, *, kit: bool
 ) -> Verdict:
     """The verdict to ask about: the last one where it shows a fault, else what the incident was opened for,
-    as it would be now. A drained engine is healthy by its gauges, and the question is about its cache."""
-    signature = verdict.signature if verdict.state in (State.FAULT, State.SUSPECT) else None
-    held: float | None = verdict.held_seconds
-    if signature is None:
-        evidence = None if incident is None else incident.evidence
-        signature = None if evidence is None else evidence.signature
-        held = None if evidence is None else evidence.held_seconds
-    if signature in (None, Signature.DEFERRED_STALL, Signature.STALE_GAUGE, Signature.BLIND):
-        # Of these the list of stuck requests is the proof, and where there is none, what is held by nobody.
-        signature, held = Signature.PARKED_REMOTE_KV if kit else Signature.HELD_IDLE, None
+    as it would be now. A drained engine is healthy by its gauges, and the question is about its cache.
+
+    Where neither is there (a person's incident) the list of stuck requests is the proof, and
+    where there is none, what is held by nobody, for as long as that has been seen.
+    """
+    signature: Signature | None = None
+    held = 0.0
+    if verdict.state is State.FAULT:
+        signature, held = verdict.signature, verdict.held_seconds
+    elif incident is not None and incident.trigger is Trigger.WATCHDOG:
+        signature, held = incident.evidence.signature, incident.evidence.held_seconds or 0.0
+    proved = signature not in (None, Signature.DEFERRED_STALL, Signature.STALE_GAUGE, Signature.BLIND)
+    if not proved:
+        signature = Signature.PARKED_REMOTE_KV if kit else Signature.HELD_IDLE
+        held = verdict.held_seconds if verdict.signature is Signature.HELD_IDLE else 0.0
     assert signature is not None
     least = limit(signature, policy, verdict.role, sample)
     read = sample.blind is None
@@ -82,7 +91,7 @@ def about(
         verdict,
         state=State.FAULT,
         signature=signature,
-        held_seconds=max(least, held or 0.0),
+        held_seconds=max(least, held) if proved else held,
         limit_seconds=least,
         usage=sample.usage if read else verdict.usage,
         running=sample.running if read else verdict.running,

@@ -4,22 +4,79 @@ Only raw events are handled, so that kopf keeps no progress on objects, takes no
 nothing (kopf 1.45 adds a finalizer for deletion handlers and daemons only, and stores progress only for
 handlers of changes). Our own writes of a status are no news: they change neither the generation nor an
 annotation.
+
+It has a thread and an event loop of its own: when kopf ends it waits for all tasks of its loop and cancels
+them, whosever they are (kopf 1.45, _core/reactor/running.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+import threading
 from typing import Any
 
 import kopf
 
 from stanch.api.names import API_VERSION, GROUP, LEAK_INCIDENT, LEAK_WATCH, VERSION, Kind
+from stanch.edge.news import News
 from stanch.edge.supervisor import Supervisor
 
 _REQUEST_SECONDS = 30
 # Server-side end of a watch, and how long one may be silent on our side.
 _WATCH_SECONDS = 300
-__all__ = ["registry_for", "settings"]
+_LAST_SECONDS = 5.0
+
+
+class Hearing:
+    """Entered, it hears, and tells the supervisor in the event loop in which it was entered.
+
+    ended: done when it hears no more, by an error or not.
+    """
+
+    def __init__(self, supervisor: Supervisor, news: News, namespaces: tuple[str, ...]) -> None:
+        self._news = news
+        self._supervisor = supervisor
+        self._namespaces = namespaces
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._hear, name="kopf", daemon=True)
+
+    def __enter__(self) -> Hearing:
+        # One of its warnings is that signals are ours, in this thread.
+        logging.getLogger("kopf").setLevel(logging.ERROR)
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(_LAST_SECONDS)
+
+    def _hear(self) -> None:
+        error: Exception | None = None
+        try:
+            asyncio.run(
+                kopf.operator(
+                    registry=registry_for(self._supervisor, self._news, self._loop),
+                    settings=settings(),
+                    standalone=True,
+                    clusterwide=not self._namespaces,
+                    namespaces=self._namespaces,
+                    stop_flag=self._stop,
+                )
+            )
+        except Exception as caught:
+            error = caught
+        self._loop.call_soon_threadsafe(self._over, error)
+
+    def _over(self, error: Exception | None) -> None:
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
 
 
 def settings() -> kopf.OperatorSettings:
@@ -35,38 +92,22 @@ def settings() -> kopf.OperatorSettings:
     return made
 
 
-class _News:
-    """Which events are news: another generation or other annotations than at the last one."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, object] = {}
-
-    def is_news(self, event: Mapping[str, Any]) -> bool:
-        meta = event["object"].get("metadata", {})
-        uid = str(meta.get("uid"))
-        if event.get("type") == "DELETED":
-            self._known.pop(uid, None)
-            return True
-        now = meta.get("generation"), meta.get("annotations"), meta.get("deletionTimestamp")
-        before = self._known.get(uid)
-        self._known[uid] = now
-        return now != before
-
-
-def registry_for(supervisor: Supervisor) -> kopf.OperatorRegistry:
-    """Handlers that tell this supervisor; one for each kind."""
+def registry_for(
+    supervisor: Supervisor, news: News, loop: asyncio.AbstractEventLoop
+) -> kopf.OperatorRegistry:
+    """Handlers that tell this supervisor, in its own loop; one for each kind."""
     registry = kopf.OperatorRegistry()
-    news = _News()
 
-    def heard_watch(event: kopf.RawEvent, namespace: str | None, name: str | None, **_: Any) -> None:
-        if news.is_news(event):
-            supervisor.watch_changed(namespace or "", name or "")
+    # Of kopf's own loop, not of its pool of threads: one after another, as the events come.
+    async def heard_watch(event: kopf.RawEvent, namespace: str | None, name: str | None, **_: Any) -> None:
+        if news.take(event):
+            loop.call_soon_threadsafe(supervisor.watch_changed, namespace or "", name or "")
 
-    def heard_incident(event: kopf.RawEvent, namespace: str | None, **_: Any) -> None:
-        if news.is_news(event):
-            supervisor.incident_changed(namespace or "")
+    async def heard_incident(event: kopf.RawEvent, namespace: str | None, **_: Any) -> None:
+        if news.take(event):
+            loop.call_soon_threadsafe(supervisor.incident_changed, namespace or "")
 
-    def login(settings: kopf.OperatorSettings, **_: Any) -> kopf.ConnectionInfo | None:
+    async def login(settings: kopf.OperatorSettings, **_: Any) -> kopf.ConnectionInfo | None:
         given = kopf.login_with_kubeconfig(settings=settings)
         return given or kopf.login_with_service_account(settings=settings)
 

@@ -22,13 +22,14 @@ from stanch.api.watch import LeakWatch
 from stanch.core import plan_conditions
 from stanch.core.planner import unwatched
 from stanch.edge.cluster import Cluster, ClusterError, Listing
+from stanch.edge.news import News
 from stanch.edge.recording import written
 from stanch.edge.telemetry import Telemetry
 from stanch.edge.watchdog import Watchdog
 
 Key = tuple[str, str]
 
-PART = "list of watches"
+PART, NEWS = "list of watches", "news of LeakWatches"
 _ROUND_SECONDS = 10.0
 _LIMIT_SECONDS = 90.0
 # A watchdog that ended by an error of its own is begun again after so long.
@@ -53,8 +54,10 @@ class Supervisor:
         telemetry: Telemetry,
         clock: Callable[[], float],
         leads: Callable[[], bool],
+        news: News,
         namespaces: tuple[str, ...] = (),
     ) -> None:
+        self._news = news
         self._cluster = cluster
         self._telemetry = telemetry
         self._clock = clock
@@ -96,10 +99,16 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._running.clear()
-            self._telemetry.health.forget(PART)
+            for part in (PART, NEWS):
+                self._telemetry.health.forget(part)
 
     async def _round(self) -> None:
         lists = await asyncio.gather(*(self._cluster.watches(name) for name in self._namespaces))
+        silent = self._news.behind((raw for one in lists for raw in one.items), time.monotonic())
+        if silent is None:
+            self._telemetry.sign(NEWS, _LIMIT_SECONDS, needs_api=True)
+        else:
+            self._telemetry.note("warning", "watch-silent", f"nothing is heard of LeakWatch {silent}")
         await self._follow({_key(watch): watch for watch in self._understood(lists)})
         listed = await asyncio.gather(*(self._cluster.incidents(name) for name in self._namespaces))
         await self._tidy(_incidents(listed))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stanch.edge.errors import EXIT_UNAVAILABLE
 
 if TYPE_CHECKING:
+    from stanch.edge.cluster import Election
+    from stanch.edge.supervisor import Supervisor
+    from stanch.edge.telemetry import Telemetry
     from stanch.settings import Settings
 
 
@@ -46,16 +50,18 @@ def operator(kubeconfig: str | None) -> int:
 
 
 async def _run(kubeconfig: str | None, settings: Settings) -> None:
-    import kopf
-
-    from stanch.edge import handlers
     from stanch.edge.cluster import Cluster
+    from stanch.edge.handlers import Hearing
     from stanch.edge.journal import Journal
     from stanch.edge.live import Clock
+    from stanch.edge.news import News
     from stanch.edge.supervisor import Supervisor
     from stanch.edge.telemetry import Telemetry
     from stanch.edge.telemetry_server import serving
 
+    over = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
     clock = Clock()
     telemetry = Telemetry(Journal(sys.stdout), clock)
     cluster = Cluster(
@@ -67,47 +73,44 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
     )
     with serving(telemetry, settings.host, settings.port) as port:
         async with cluster, cluster.election("stanch", settings.identity) as election:
+            news = News()
             supervisor = Supervisor(
-                cluster, telemetry, clock, lambda: election.leads, settings.watch_namespaces
+                cluster, telemetry, clock, lambda: election.leads, news, settings.watch_namespaces
             )
             telemetry.note("info", "started", f"stanch operator {settings.identity}", port=port)
+            with Hearing(supervisor, news, settings.watch_namespaces) as hearing:
+                tasks: list[asyncio.Future[Any]] = [
+                    asyncio.create_task(over.wait()),
+                    asyncio.create_task(telemetry.pulse()),
+                    asyncio.create_task(_act(supervisor, election, telemetry)),
+                ]
+                try:
+                    # Until a signal, or an error of one of them.
+                    done, _ = await asyncio.wait((*tasks, hearing.ended), return_when=asyncio.FIRST_COMPLETED)
+                    for one in done:
+                        one.result()
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.gather(*tasks, return_exceptions=True)
+            telemetry.note("info", "ended", f"stanch operator {settings.identity}")
 
-            async def work() -> None:
-                while True:
-                    await election.elected()
-                    telemetry.active(True)
-                    telemetry.note("info", "elected", "this process acts")
-                    acting = asyncio.create_task(supervisor.run())
-                    lost = asyncio.create_task(election.lost())
-                    try:
-                        await asyncio.wait((acting, lost), return_when=asyncio.FIRST_COMPLETED)
-                        if acting.done():
-                            acting.result()
-                    finally:
-                        for task in (acting, lost):
-                            task.cancel()
-                        await asyncio.gather(acting, lost, return_exceptions=True)
-                        telemetry.active(False)
-                        telemetry.note("info", "not-elected", "this process does not act any more")
 
-            hearing = kopf.operator(
-                registry=handlers.registry_for(supervisor),
-                settings=handlers.settings(),
-                standalone=True,
-                clusterwide=not settings.watch_namespaces,
-                namespaces=settings.watch_namespaces,
-            )
-            tasks = [
-                asyncio.create_task(telemetry.pulse()),
-                asyncio.create_task(work()),
-                asyncio.create_task(hearing),
-            ]
-            try:
-                # kopf ends by the signals that end the process; the others never do.
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+async def _act(supervisor: Supervisor, election: Election, telemetry: Telemetry) -> None:
+    """Work whenever the Lease is ours, and at no other time."""
+    while True:
+        await election.elected()
+        telemetry.active(True)
+        telemetry.note("info", "elected", "this process acts")
+        acting = asyncio.create_task(supervisor.run())
+        lost = asyncio.create_task(election.lost())
+        try:
+            done, _ = await asyncio.wait((acting, lost), return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        finally:
+            for task in (acting, lost):
+                task.cancel()
+            await asyncio.gather(acting, lost, return_exceptions=True)
+            telemetry.active(False)
+            telemetry.note("info", "not-elected", "this process does not act any more")
