@@ -237,6 +237,21 @@ class TestSeveralServers:
         assert unit.lead.kit is not None
         assert unit.lead.kit.cordoned_by is None  # one of them still takes requests
 
+    def test_they_drain_only_together_and_the_one_that_is_meant_answers(self) -> None:
+        def say(boot_id: str, draining: bool, state: str) -> Heard:
+            outcomes = ({"id": "c", "state": state},)
+            return Heard(kit=facts(boot_id, draining=draining, outcomes=outcomes))
+
+        for states in (("ignored", "running"), ("running", "ignored")):
+            heard = {
+                "decode-0/8000": say("boot-1", True, states[0]),
+                "decode-0/8001": say("boot-2", False, states[1]),
+            }
+            kit = only([pod("decode-0")], of=self.lw, heard=heard).lead.kit
+            assert kit is not None
+            assert kit.outcomes == {"c": CommandOutcome("running")}
+            assert not kit.draining
+
     def test_one_kit_for_all_of_them_can(self) -> None:
         heard = {name: Heard(kit=facts("boot-1")) for name in ("decode-0/8000", "decode-0/8001")}
         assert only([pod("decode-0")], of=self.lw, heard=heard).way is Way.IN_PLACE

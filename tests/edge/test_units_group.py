@@ -154,6 +154,36 @@ class TestLeaderWorkerSet:
             engine(worker).pop(key)
         assert len(only([lws_pod(found, 0, 0), worker], found).pods) == 1
 
+    @pytest.mark.parametrize("sign", ["ports", "readinessProbe"])
+    def test_a_worker_that_names_the_engines_port_serves_too(self, sign: str) -> None:
+        found = lws("decode")
+        worker = lws_pod(found, 0, 1)
+        kept = engine(worker)[sign]
+        for key in ("ports", "startupProbe", "readinessProbe"):
+            engine(worker).pop(key)
+        engine(worker)[sign] = kept
+        assert len(only([lws_pod(found, 0, 0), worker], found).pods) == 2
+
+    def test_a_worker_at_another_port_serves_none(self) -> None:
+        found = lws("decode")
+        worker = lws_pod(found, 0, 1)
+        for key in ("startupProbe", "readinessProbe"):
+            engine(worker).pop(key)
+        engine(worker)["ports"] = [{"name": "rpc", "containerPort": 5000}]
+        assert len(only([lws_pod(found, 0, 0), worker], found).pods) == 1
+
+    def test_a_drain_of_a_workers_node_takes_the_group(self) -> None:
+        found = lws("decode")
+        worker = headless(lws_pod(found, 0, 1))
+        worker["spec"]["nodeName"] = "node-b"
+        node = thing("Node", "node-b", "v1", spec={"unschedulable": True})
+        unit = only([lws_pod(found, 0, 0), worker], found, node)
+        assert unit.leaving == "the drain of node node-b removes decode-0"
+
+    def test_labels_of_its_own_kind_on_a_pod_of_none(self) -> None:
+        raw = labelled("d0", {"leaderworkerset.sigs.k8s.io/group-index": "0"}, owner=rollout()[1])
+        assert (only([raw]).key, only([raw]).way) == ("serving/d0", Way.IN_PLACE)
+
     def test_workers_alone_are_refused(self) -> None:
         found = lws("decode")
         selection, fleet = look([headless(lws_pod(found, 0, 1))], found)
@@ -193,6 +223,13 @@ class TestOtherGroups:
         raw = labelled("rbg-decode-0-0", {f"{self.RBG}role-instance-name": "rbg-decode-0"}, owner=owner)
         assert only([raw]).way is Way.EVICT
 
+    def test_role_instance_of_several_pods(self) -> None:
+        owner = thing("RoleInstance", "rbg-decode-0", "workloads.x-k8s.io/v1alpha2", spec={})
+        labels = {f"{self.RBG}role-instance-name": "rbg-decode-0", f"{self.RBG}component-size": "2"}
+        assert only([labelled("rbg-decode-0-0", labels, owner=owner)], owner).way is Way.EVICT
+        labels[f"{self.RBG}component-size"] = "1"
+        assert only([labelled("rbg-decode-0-0", labels, owner=owner)], owner).way is Way.IN_PLACE
+
     def test_grove(self) -> None:
         def member(clique: str) -> Raw:
             labels = {
@@ -221,6 +258,7 @@ class TestOtherGroups:
         ]
         unit = only(pods)
         assert (unit.key, unit.lead.name, unit.way) == ("serving/decode-x", "d-0", Way.EVICT)
+        assert only(pods[1:]).way is Way.EVICT
 
     def test_ray(self) -> None:
         head = labelled("head", {"ray.io/cluster": "dec", "ray.io/node-type": "head"})
@@ -230,6 +268,7 @@ class TestOtherGroups:
             engine(worker).pop(probe)
         unit = only([worker, head])
         assert (unit.key, unit.lead.name, unit.way) == ("serving/dec", "head", Way.EVICT)
+        assert only([head]).way is Way.EVICT
 
 
 class TestParallelWithoutAGroup:
@@ -255,6 +294,17 @@ class TestParallelWithoutAGroup:
         assert (unit.key, unit.way) == ("serving/decode", Way.EVICT)
         assert unit.way_why.startswith("its data-parallel group of StatefulSet decode has several pods")
         assert len(unit.pods) == 2
+
+    def test_of_which_one_is_selected(self) -> None:
+        assert only([self.member(0, "-dp", "16", "-dpl", "8")]).way is Way.EVICT
+
+    def test_those_without_a_server_come_last(self) -> None:
+        pods = [
+            self.member(0, "-dp", "16", "-dpl", "8", "--headless"),
+            self.member(1, "-dp", "16", "-dpl", "8"),
+        ]
+        unit = only(pods)
+        assert [one.name for one in unit.pods] == ["decode-1"]
 
     def test_heads_tell_groups_of_one_workload_apart(self) -> None:
         def of(head: str) -> list[str]:

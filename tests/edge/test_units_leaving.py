@@ -49,6 +49,18 @@ class TestDeployment:
         raw, old, deployment = self.old(spec={"replicas": 2, "paused": True})
         assert only([raw], old, deployment).leaving is None
 
+    def test_a_replica_set_of_nobody(self) -> None:
+        alone = thing("ReplicaSet", "alone", spec={"replicas": 1})
+        assert only([pod("d0", owner=alone)], alone).leaving is None
+        _, fleet = look([pod("d0", owner=alone), pod("d1", owner=alone)], alone)
+        assert fleet.units[0].leaving == "a scale-down of ReplicaSet alone removes d0"
+
+    @pytest.mark.parametrize("which", [0, 1], ids=["of the Deployment", "of the ReplicaSet"])
+    def test_a_revision_that_is_not_said(self, which: int) -> None:
+        raw, old, deployment = self.old()
+        (deployment, old)[which]["metadata"].pop("annotations")
+        assert only([raw], old, deployment).leaving is None
+
     def test_a_deployment_that_cannot_be_read(self) -> None:
         raw, old, _ = self.old()
         assert only([raw], old).leaving is None
@@ -137,6 +149,14 @@ class TestLeaderWorkerSet:
         found = lws("decode", metadata={"annotations": mark}, owner=owner)
         unit = only([lws_pod(found, 0, 0)], found)
         assert unit.leaving == "a rollout of DisaggregatedSet pd removes decode-0"
+
+    def test_but_not_its_newest_one_nor_one_of_nobody(self) -> None:
+        owner = thing("DisaggregatedSet", "pd", "disaggregatedset.x-k8s.io/v1")
+        newest = lws("decode", owner=owner)
+        assert only([lws_pod(newest, 0, 0)], newest).leaving is None
+        mark = {"disaggregatedset.x-k8s.io/initial-replicas": "2"}
+        alone = lws("decode", metadata={"annotations": mark})
+        assert only([lws_pod(alone, 0, 0)], alone).leaving is None
 
 
 class TestNode:

@@ -34,6 +34,7 @@ def one_role(**selector: object) -> Raw:
         ({"matchLabels": {"nowhere": ""}}, False),
         ({"matchExpressions": [{"key": "role", "operator": "In", "values": ["decode", "x"]}]}, True),
         ({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}, False),
+        ({"matchExpressions": [{"key": "role", "operator": "In", "values": ["prefill"]}]}, False),
         ({"matchExpressions": [{"key": "role", "operator": "NotIn", "values": ["decode"]}]}, False),
         ({"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}, True),
         ({"matchExpressions": [{"key": "role", "operator": "Exists"}]}, True),
@@ -116,6 +117,13 @@ class TestConflict:
         _, fleet = look([pod("d0")], of=lw)
         assert fleet.units[0].role is Role.UNKNOWN
         assert fleet.units[0].conflict == "role prefill of the same watch"
+        found = select(lw, [pod("d0")], {}, [watch("other")]).chosen
+        assert found[0].conflict == "role prefill of the same watch and LeakWatch other"
+
+    def test_an_owner_that_does_not_manage_it_is_none(self) -> None:
+        raw = pod("d0", owner=thing("PodClique", "decode", "grove.io/v1alpha1"))
+        raw["metadata"]["ownerReferences"][0]["controller"] = False
+        assert not select(by_workload("PodClique", "decode", "grove.io/v1alpha1"), [raw], {}).chosen
 
 
 class TestContainer:
