@@ -65,8 +65,11 @@ class Scene:
 
     def reason(self) -> str | None:
         """Why nothing is done, by the watch's status."""
+        return next(iter(self.reasons()), None)
+
+    def reasons(self) -> list[str | None]:
         status = self.cluster.objects["leakwatches", "shop"].get("status", {})
-        return next((one.get("reason") for one in status.get("suspects", [])), None)
+        return [one.get("reason") for one in status.get("suspects", [])]
 
 
 def play(path: Path, script: Callable[[Scene], Awaitable[None]], *, kit: bool = True) -> None:
@@ -264,6 +267,18 @@ def test_a_rest_of_an_incident_that_nobody_knows_is_swept(tmp_path: Path) -> Non
         s.cluster.marks("d0").update(rest)
         async with s.watchdog():
             await until(lambda: not s.cluster.marks("d0"), 30)
+
+    play(tmp_path, script)
+
+
+def test_a_selected_pod_that_cannot_be_watched_is_named_with_its_reason(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.watch()
+        raw = s.cluster.pod("d1", s.engine)
+        raw["spec"]["containers"].append({"name": "other", "image": "y"})
+        raw["spec"]["containers"][0].pop("ports")
+        async with s.watchdog():
+            await until(lambda: "NotWatchable" in s.reasons(), 30)
 
     play(tmp_path, script)
 

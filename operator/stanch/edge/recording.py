@@ -21,6 +21,7 @@ from stanch.edge.executor import Note
 from stanch.edge.survey import Survey
 
 _MOST_SUSPECTS = 50
+_NOT_WATCHABLE = "NotWatchable"
 _PASSING = (Reason.UNDER_WAY, Reason.ASKED)
 
 
@@ -79,7 +80,8 @@ def _roles(survey: Survey) -> list[RoleStatus]:
 
 
 def _suspects(survey: Survey, made: Plan) -> list[SuspectStatus]:
-    """Units of which something is deferred or open, the first thing that the plan says of each."""
+    """Units of which something is deferred or open, the first thing that the plan says of each; then pods
+    that are selected and cannot be watched."""
     found: dict[str, SuspectStatus] = {}
     open_ = {one.unit: one.name for one in survey.incidents if one.open}
     open_ |= {one.unit: one.name for one in made.incidents if one.open}
@@ -96,6 +98,11 @@ def _suspects(survey: Survey, made: Plan) -> list[SuspectStatus]:
             incident=one.incident or open_.get(one.unit, ""),
             reason="" if passing else one.reason.value,
             message=one.message[:1024],
+        )
+    for refused in survey.selection.refused:
+        unit_key = f"{survey.watch.metadata.namespace}/{refused.pod}"
+        found.setdefault(
+            unit_key, SuspectStatus(unit=unit_key, reason=_NOT_WATCHABLE, message=refused.why[:1024])
         )
     return list(found.values())
 
