@@ -1,0 +1,147 @@
+"""Which watches are followed, and what belongs to none, over an API server that speaks HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stanch.edge.cluster import Cluster
+from stanch.edge.journal import Journal
+from stanch.edge.live import Clock
+from stanch.edge.news import News
+from stanch.edge.supervisor import Supervisor
+from stanch.edge.telemetry import Telemetry
+from tests.edge.fake_kit import FakeKit
+from tests.edge.fake_vllm import FakeVllm, until
+from tests.edge.small_cluster import NAMESPACE, SmallCluster
+
+pytestmark = pytest.mark.unit
+
+
+class Scene:
+    def __init__(self, cluster: SmallCluster) -> None:
+        self.cluster = cluster
+        self.log = io.StringIO()
+        self.leads = True
+
+    @asynccontextmanager
+    async def supervisor(self) -> AsyncIterator[Supervisor]:
+        clock = Clock()
+        telemetry = Telemetry(Journal(self.log), clock)
+        async with Cluster(self.cluster.kubeconfig(), clock=clock) as cluster:
+            one = Supervisor(cluster, telemetry, clock, lambda: self.leads, News())
+            task = asyncio.create_task(one.run())
+            try:
+                yield one
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    def incident(self, name: str, pod: str = "d0", **more: Any) -> dict[str, Any]:
+        spec = {"podRef": {"name": pod}, "ttlSecondsAfterFinished": 3600, **more.pop("spec", {})}
+        return self.cluster.put("leakincidents", name, {"spec": spec, "status": more})
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.cluster.objects["leakincidents", name]["status"]
+        return found
+
+    def turned(self) -> bool:
+        return "conditions" in self.cluster.objects["leakwatches", "shop"].get("status", {})
+
+
+def play(path: Path, script: Callable[[Scene], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with SmallCluster(path) as cluster, FakeVllm() as engine:
+            engine.kit = FakeKit()
+            cluster.pod("d0", engine)
+            await asyncio.wait_for(script(Scene(cluster)), 60)
+
+    asyncio.run(whole())
+
+
+def ago(seconds: float) -> str:
+    return (datetime.now(timezone.utc) - timedelta(seconds=seconds)).isoformat()
+
+
+def test_an_incident_that_no_watch_means_ends(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.incident("mine")
+        async with s.supervisor():
+            await until(lambda: s.status("mine").get("ending") == "NotWatched", 30)
+        ready = s.status("mine")["conditions"][0]
+        assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "NotWatched")
+        assert not [one for one in s.cluster.writes() if "pods" in one]
+
+    play(tmp_path, script)
+
+
+def test_an_incident_of_a_watched_pod_is_the_watch_s(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.watch()
+        s.incident("mine")
+        async with s.supervisor():
+            await until(lambda: s.status("mine").get("ending") is not None, 30)
+        assert (s.status("mine")["ending"], s.status("mine")["watch"]) == ("Recovered", "shop")
+
+    play(tmp_path, script)
+
+
+def test_a_watch_that_is_deleted_is_followed_no_more(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.watch()
+        async with s.supervisor() as supervisor:
+            await until(s.turned, 30)
+            s.incident("open", watch="shop")
+            del s.cluster.objects["leakwatches", "shop"]
+            supervisor.watch_changed(NAMESPACE, "shop")
+            await until(lambda: s.status("open").get("ending") == "NotWatched", 30)
+            asked = s.cluster.seen.count("GET pods")
+            supervisor.watch_changed(NAMESPACE, "shop")
+            await until(lambda: s.cluster.seen[-1] == "GET leakincidents", 30)
+            assert s.cluster.seen.count("GET pods") == asked
+
+    play(tmp_path, script)
+
+
+def test_a_watch_that_makes_no_sense_hinders_no_other(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.watch()
+        s.cluster.put("leakwatches", "strange", {"spec": {"roles": [], "mode": "Later"}})
+        async with s.supervisor():
+            await until(s.turned, 30)
+        assert "LeakWatch strange" in s.log.getvalue()
+
+    play(tmp_path, script)
+
+
+def test_what_ended_is_deleted_when_its_time_to_live_is_over(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.incident("old", ending="Resolved", ended=ago(3700))
+        s.incident("young", ending="Resolved", ended=ago(3500))
+        async with s.supervisor():
+            await until(lambda: ("leakincidents", "old") not in s.cluster.objects, 30)
+            assert ("leakincidents", "young") in s.cluster.objects
+
+    play(tmp_path, script)
+
+
+def test_a_process_that_does_not_lead_ends_and_deletes_nothing(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.leads = False
+        s.incident("old", ending="Resolved", ended=ago(3700))
+        s.incident("mine")
+        async with s.supervisor() as supervisor:
+            for _ in range(3):
+                before = len(s.cluster.seen)
+                supervisor.incident_changed(NAMESPACE)
+                await until(lambda before=before: len(s.cluster.seen) > before + 1, 30)  # type: ignore[misc]
+        assert s.cluster.writes() == []
+
+    play(tmp_path, script)
