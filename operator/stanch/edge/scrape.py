@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
+from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -144,21 +145,25 @@ class Scraper:
         What deliver raises ends the run.
         """
         tasks: dict[Target, asyncio.Task[None]] = {}
+        changed: asyncio.Task[Any] | None = None
+        ending: set[asyncio.Task[Any]] = set()
         try:
             while True:
                 self._retargeted.clear()
                 for gone in tasks.keys() - set(self.targets):
-                    tasks.pop(gone).cancel()
+                    ending.add(task := tasks.pop(gone))
+                    task.cancel()
+                    task.add_done_callback(ending.discard)
                 self._begin([one for one in self.targets if one not in tasks], tasks, deliver)
-                changed = asyncio.ensure_future(self._retargeted.wait())
+                changed = asyncio.create_task(self._retargeted.wait())
                 done, _ = await asyncio.wait((changed, *tasks.values()), return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
                 for task in done - {changed}:
                     task.result()
         finally:
-            for task in tasks.values():
+            ending |= {*tasks.values(), *([] if changed is None else [changed])}
+            for task in ending:
                 task.cancel()
-            await asyncio.gather(*tasks.values(), return_exceptions=True)
+            await asyncio.gather(*ending, return_exceptions=True)
 
     def _begin(
         self,
