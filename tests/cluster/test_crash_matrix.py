@@ -137,8 +137,12 @@ def _repair(
 
 
 def _all_ended(scene: Scene) -> bool:
+    try:
+        held = scene.held("d0")
+    except OSError:
+        return False  # it restarts
     found = scene.incidents()
-    return bool(found) and scene.held("d0") == 0 and all(one.get("status", {}).get("ending") for one in found)
+    return not held and bool(found) and all(one.get("status", {}).get("ending") for one in found)
 
 
 def _rights(namespace: Namespace) -> None:
