@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 .PHONY: picture setup demo test test-pythons verify fmt test-engines test-all engines bench bench-engines lock clean \
-  cluster-up cluster-down test-cluster cluster-helm
+  cluster-up cluster-down test-cluster cluster-helm crash-full
 
 setup: .venv/.done
 
@@ -58,6 +58,10 @@ cluster-down: setup
 # On the cluster of STANCH_TEST_KUBECONFIG where that is set; else on the bed, started for it unless it is up.
 test-cluster: setup
 	$(if $(STANCH_TEST_KUBECONFIG),,$(ON_BED) run --) $(PY) -m pytest -m cluster
+
+# Every kill and every fault (docs/reliability.md, whose tables it writes); test-cluster has a choice of them.
+crash-full: setup
+	$(if $(STANCH_TEST_KUBECONFIG),,$(ON_BED) run --) $(PY) -m tests.cluster.crash_matrix
 
 cluster-helm: setup
 	$(ON_BED) helm

@@ -1,0 +1,273 @@
+"""The crash matrix: its points and faults, those that CI runs, and the tables of docs/reliability.md.
+
+    python -m tests.cluster.crash_matrix [FILE]   # all of it, on the cluster of the tests (make crash-full)
+
+Tables are printed, and written into docs/reliability.md. FILE gets a line of JSON for each run as it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.bed import image, node
+from tests.bed.cluster import Access, Cluster
+from tests.bed.faults import CutWatch, Fault, Hang, Refuse, Rule, SilentWatch, Slow
+from tests.cluster.crash import Ladder, Outcome, crashed, troubled
+from tests.cluster.installed import TOP, Installed, installed
+
+AT_ONCE = 7
+DOCS = TOP / "docs/reliability.md"
+_BEGIN, _END = "<!-- tables: make crash-full -->", "<!-- end of tables -->"
+
+# In the order in which a remediation meets them.
+POINTS: tuple[tuple[Ladder, str], ...] = (
+    ("restart", "watch: suspect"),
+    ("restart", "engine: list at no step"),
+    ("restart", "watch: claimed"),
+    ("restart", "leakincidents: create"),
+    ("restart", "incident: Cordon"),
+    ("restart", "event"),
+    ("restart", "pod: cordon"),
+    ("restart", "incident: Drain"),
+    ("restart", "pod: drain"),
+    ("restart", "pod: cordon renewed"),
+    ("restart", "incident: Capture"),
+    ("restart", "incident: Confirm 2"),
+    ("restart", "engine: list at Confirm 2"),
+    ("restart", "incident: Restart"),
+    ("restart", "pod: restart"),
+    ("restart", "incident: Verify"),
+    ("restart", "engine: canary at Verify"),
+    ("restart", "engine: prefill of a probe at Verify"),
+    ("restart", "engine: decode of a probe at Verify"),
+    ("restart", "incident: Uncordon"),
+    ("restart", "pod: lift"),
+    ("restart", "watch: claim given back"),
+    ("restart", "incident: ended"),
+    ("release", "incident: Release"),
+    ("release", "pod: release"),
+    ("release", "incident: ended"),
+    ("release", "pod: lift"),
+    ("evict", "pod: eviction tried"),
+    ("evict", "incident: Evict"),
+    ("evict", "pod: eviction"),
+)
+assert len(POINTS) <= 30
+# Met, and not killed at: the same thing at another step, or an incident that could be opened without asking.
+ALSO_MET = frozenset(
+    {
+        "incident: Confirm",
+        "engine: canary at no step",
+        "engine: canary at Confirm",
+        "engine: canary at Confirm 2",
+        "engine: list at Confirm",
+        "engine: list at Restart",
+        "engine: list at Verify",
+    }
+)
+_ON_THE_POD = (
+    "pod: cordon",
+    "pod: drain",
+    "pod: restart",
+    "pod: release",
+    "pod: eviction",
+    "incident: Verify",
+)
+
+ANY: Mapping[str, Fault] = {
+    "409": Refuse(409),
+    "410": Refuse(410),
+    "429, Retry-After 2": Refuse(429, retry_after_seconds=2),
+    "500": Refuse(500),
+    "503": Refuse(503),
+    "hang": Hang(),
+    "slow (3 s)": Slow(3.0),
+}
+# It took effect, and the answer says that it did not.
+LIE = {"500, but done": Refuse(500, applied=True)}
+WATCHES: Mapping[str, Fault] = {
+    "cut watch": CutWatch(after_events=1, in_order=False),
+    "silent watch": SilentWatch(1),
+}
+CALLS: Mapping[str, tuple[Ladder, Callable[[Fault], Rule]]] = {
+    "list": ("restart", lambda fault: Rule(fault, "list", "pods")),
+    "watch": ("restart", lambda fault: Rule(fault, "watch", "leakwatches")),
+    "create": ("restart", lambda fault: Rule(fault, "create", "leakincidents")),
+    "update": ("restart", lambda fault: Rule(fault, "update", "leakincidents/status")),
+    "patch (cordon)": ("restart", lambda fault: Rule(fault, "patch", "pods")),
+    "evict, dry run": ("evict", lambda fault: Rule(fault, "create", "pods/eviction")),
+    "evict": ("evict", lambda fault: Rule(fault, "create", "pods/eviction", nth=2)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One cell of a table. rules: empty for a crash. at: None for a run that nothing disturbs."""
+
+    table: str
+    row: str
+    column: str
+    ladder: Ladder
+    at: str | None = None
+    back: bool = True
+    rules: tuple[Rule, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.row} | {self.column}"
+
+    def play(self, cluster: Cluster, found: Installed, directory: Path) -> Outcome:
+        if self.rules:
+            return troubled(cluster, found, directory, self.ladder, self.rules)
+        return crashed(cluster, found, directory, self.ladder, self.at, back=self.back)
+
+
+def undisturbed() -> list[Run]:
+    ladders: tuple[Ladder, ...] = ("restart", "release", "evict")
+    return [Run("undisturbed", ladder, "outcome", ladder) for ladder in ladders]
+
+
+def crashes() -> list[Run]:
+    """The more telling ones first: an effect that is done and not remembered."""
+    return [
+        Run(
+            "crashes",
+            f"{ladder}, {point}",
+            f"{moment}, {'started again' if back else 'not started again'}",
+            ladder,
+            f"{moment} {point}",
+            back,
+        )
+        for moment, back in (("after", True), ("after", False), ("before", True), ("before", False))
+        for ladder, point in POINTS
+    ]
+
+
+def faults() -> list[Run]:
+    """Each fault at each kind of call by itself."""
+    found = []
+    for call, (ladder, rule) in CALLS.items():
+        kinds = {**ANY, **(WATCHES if call == "watch" else {} if call == "list" else LIE)}
+        for name, fault in kinds.items():
+            found.append(Run("faults", name, call, ladder, rules=(rule(fault),)))
+    return found
+
+
+def for_ci() -> list[Run]:
+    """After each effect with a new operator; without one where something is left on the pod; each fault at
+    all kinds of calls of one remediation."""
+    left = [
+        run
+        for run in crashes()
+        if run.at is not None
+        and run.at.startswith("after ")
+        and (run.back or run.at.removeprefix("after ") in _ON_THE_POD)
+    ]
+    together = [
+        Run("faults", name, "once at each call", "restart", rules=_each(fault, name))
+        for name, fault in {**ANY, **LIE}.items()
+    ]
+    alone = [run for run in faults() if run.row in WATCHES or run.column == "evict"]
+    return [*undisturbed(), *left, *together, *alone]
+
+
+def _each(fault: Fault, name: str) -> tuple[Rule, ...]:
+    calls = [call for call, (ladder, _) in CALLS.items() if ladder == "restart"]
+    return tuple(CALLS[call][1](fault) for call in calls if name not in LIE or call not in ("list", "watch"))
+
+
+class Playing:
+    """The runs under way. result(): waits for one, and raises what it raised."""
+
+    def __init__(self, futures: dict[str, Future[Outcome]]) -> None:
+        self.futures = futures
+
+    def result(self, run: Run) -> Outcome:
+        return self.futures[run.name].result()
+
+
+@contextmanager
+def playing(cluster: Cluster, found: Installed, directory: Path, runs: Sequence[Run]) -> Iterator[Playing]:
+    with ThreadPoolExecutor(AT_ONCE) as stage:
+        futures = {run.name: stage.submit(run.play, cluster, found, directory) for run in runs}
+        try:
+            yield Playing(futures)
+        finally:
+            for future in futures.values():
+                future.cancel()
+
+
+def cell(outcome: Outcome) -> str:
+    done = f"{outcome.restarts} restart{'' if outcome.restarts == 1 else 's'}"
+    away = f", away {outcome.seconds:.0f} s" if outcome.seconds else ", never away"
+    return f"{outcome.ended or 'serves'}, {done}{away}".replace("Resolved ", "")
+
+
+def tables(runs: Iterable[Run], cells: Mapping[str, str]) -> str:
+    """In Markdown. cells: by the run's name; those without one are left empty."""
+    lines: list[str] = []
+    runs = list(runs)
+    for title in dict.fromkeys(run.table for run in runs):
+        mine = [run for run in runs if run.table == title]
+        columns = list(dict.fromkeys(run.column for run in mine))
+        lines += ["", f"| {title} | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+        for row in dict.fromkeys(run.row for run in mine):
+            found = {run.column: cells.get(run.name, "not run") for run in mine if run.row == row}
+            lines.append(f"| {row} | {' | '.join(found.get(column, '') for column in columns)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    access = Access.given()
+    assert access is not None, "no cluster: make cluster-up, and run this by make crash-full"
+    runs = [*undisturbed(), *crashes(), *faults()]
+    file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    cells: dict[str, str] = {}
+    failed = 0
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as name, Cluster(access) as cluster:
+        directory = Path(name)
+        if access.bed is not None and image.engine_name() not in node.images(access.bed):
+            node.load(access.bed, image.engine(directory / "engine.tar").archive)
+        lock = threading.Lock()
+        with installed(cluster, directory) as found, ThreadPoolExecutor(AT_ONCE) as stage:
+
+            def one(run: Run) -> None:
+                nonlocal failed
+                try:
+                    text = cell(outcome := run.play(cluster, found, directory))
+                    line = json.dumps({"run": run.name, **asdict(outcome)})
+                except Exception as error:
+                    text, line = "FAILED", json.dumps({"run": run.name, "error": str(error)})
+                with lock:
+                    cells[run.name] = text
+                    failed += text == "FAILED"
+                    print(f"{time.monotonic() - began:5.0f} s  {run.name}: {text}", flush=True)
+                    if file is not None:
+                        with file.open("a") as log:
+                            log.write(line + "\n")
+
+            list(stage.map(one, runs))
+    print(tables(runs, cells))
+    write(tables(runs, cells))
+    return 1 if failed else 0
+
+
+def write(text: str) -> None:
+    """Between the two marks of docs/reliability.md."""
+    before, _, rest = DOCS.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    DOCS.write_text(f"{before}{_BEGIN}\n{text}\n\n{_END}{after}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
