@@ -121,6 +121,22 @@ def test_when_all_leak_at_once_they_are_restarted_one_after_another(scene: Scene
 
 
 @scenario
+def test_a_leak_that_recurs_opens_the_breaker_until_a_person_closes_it(scene: Scene) -> None:
+    scene.engines().watch(remediation={**RESTART, "breaker": {"failures": 1}}).until_watching()
+    scene.leak()
+    assert scene.ended()["status"]["code"] == "Restarted"
+    scene.ips |= scene.namespace.wait_ready("d0")
+    scene.leak()
+    wait_for("the breaker", lambda: scene.condition("Degraded") == "True BreakerOpen", PATIENCE_S)
+    wait_for("the reason", lambda: scene.reason("d0") == "BreakerOpen", PATIENCE_S)
+    assert scene.restarts("d0") == 1
+    assert scene.ready("d0")
+    scene.namespace.kubectl("annotate", "leakwatch", "shop", "stanch.dev/reset-breaker=seen")
+    assert scene.ended(1)["status"]["code"] == "Restarted"
+    assert scene.restarts("d0") == 2
+
+
+@scenario
 def test_a_pod_without_the_kit_is_evicted_and_its_disruption_budget_honoured(scene: Scene) -> None:
     budget = {
         "apiVersion": "policy/v1",

@@ -102,6 +102,10 @@ class SmallCluster:
         found: dict[str, str] = self.objects["pods", pod]["metadata"]["annotations"]
         return found
 
+    def restarts(self, pod: str) -> int:
+        found: int = self.objects["pods", pod]["status"]["containerStatuses"][0]["restartCount"]
+        return found
+
     def writes(self) -> list[str]:
         return [one for one in self.seen if not one.startswith("GET") and "events" not in one]
 

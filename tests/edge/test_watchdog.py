@@ -22,7 +22,7 @@ from stanch.edge.watchdog import Watchdog
 from stanch_connector import contract
 from tests.edge.fake_api import refusal
 from tests.edge.fake_kit import FakeKit, entry
-from tests.edge.fake_vllm import FakeVllm, until
+from tests.edge.fake_vllm import FakeVllm, Rank, until
 from tests.edge.small_cluster import SmallCluster
 
 pytestmark = pytest.mark.unit
@@ -62,6 +62,9 @@ class Scene:
 
     def steps(self) -> list[str]:
         return [step["name"] for step in self.status["steps"]]
+
+    def turned(self) -> bool:
+        return "conditions" in self.cluster.objects["leakwatches", "shop"].get("status", {})
 
     def reason(self) -> str | None:
         """Why nothing is done, by the watch's status."""
@@ -121,6 +124,40 @@ def test_a_restart_in_place_goes_down_the_whole_ladder(tmp_path: Path) -> None:
         assert ledger < writes.index("PATCH pods/d0")
 
     play(tmp_path, script)
+
+
+def test_eight_leaking_ranks_of_one_container_are_one_incident_and_one_restart(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        assert s.engine.kit is not None
+        ranks = [str(number) for number in range(8)]
+        s.engine.ranks = [Rank(label, usage=0.3) for label in ranks]
+        s.engine.kit.ranks = {
+            label: {"requests": [entry(f"rank-{label}", cacheShare=0.3)]} for label in ranks
+        }
+        s.cluster.watch(remediation=RESTART)
+        async with s.watchdog():
+            await until(s.ended, 50)
+        assert len(s.cluster.incidents) == 1
+        assert s.status["code"] == "Restarted"
+        assert [one["name"] for one in s.status["engines"]] == [f"d0/{label}" for label in ranks]
+        assert {one["id"] for one in s.status["stuckRequests"]} == {f"cmpl-rank-{label}" for label in ranks}
+        assert s.cluster.restarts("d0") == 1
+
+    play(tmp_path, script)
+
+
+def test_a_gauge_that_lies_is_found_out_by_the_canary(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        # As vLLM does: it sets its gauges when it steps, and an idle engine makes no step.
+        s.engine.rank.freed = {"usage": 0.0}
+        s.cluster.watch()
+        async with s.watchdog():
+            await until(lambda: bool(s.engine.asked), 30)
+            await until(lambda: s.reasons() == [] and s.turned(), 30)
+        assert s.cluster.incidents == []
+        assert not [one for one in s.cluster.writes() if "pods" in one]
+
+    play(tmp_path, script, kit=False)
 
 
 def test_observe_writes_the_incident_and_nothing_on_the_pod(tmp_path: Path) -> None:
