@@ -266,7 +266,10 @@ def troubled(
             scene.ended(deadline_s=2 * PATIENCE_S)
             wait_for("nothing of ours on the pods", play.clean, PATIENCE_S)
             play.serving(_CLEAN_S)
-        return play.judged(disturbed, ended=True)
+        outcome = play.judged(disturbed, ended=True)
+        missed = [rule for rule in rules if f"{rule.verb} {rule.resource}" not in outcome.faults]
+        assert not missed, f"calls that never came: {missed}"
+        return outcome
 
 
 def _rights(namespace: str) -> list[Object]:

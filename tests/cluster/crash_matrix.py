@@ -2,7 +2,8 @@
 
     python -m tests.cluster.crash_matrix [FILE]   # all of it, on the cluster of the tests (make crash-full)
 
-Tables are printed, and written into docs/reliability.md. FILE gets a line of JSON for each run as it ends.
+Tables are printed, and written into docs/reliability.md. FILE gets a line of JSON for each run as it ends; of
+those that it has already only the failed ones are run again.
 """
 
 from __future__ import annotations
@@ -180,6 +181,11 @@ def for_ci() -> list[Run]:
     return [*undisturbed(), *left, *together, *alone]
 
 
+def everything() -> list[Run]:
+    """Those of CI first."""
+    return list({run.name: run for run in [*for_ci(), *crashes(), *faults()]}.values())
+
+
 def _each(fault: Fault, name: str) -> tuple[Rule, ...]:
     calls = [call for call, (ladder, _) in CALLS.items() if ladder == "restart"]
     return tuple(CALLS[call][1](fault) for call in calls if name not in LIE or call not in ("list", "watch"))
@@ -229,9 +235,9 @@ def tables(runs: Iterable[Run], cells: Mapping[str, str]) -> str:
 def main() -> int:
     access = Access.given()
     assert access is not None, "no cluster: make cluster-up, and run this by make crash-full"
-    runs = [*undisturbed(), *crashes(), *faults()]
+    runs = everything()
     file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    cells: dict[str, str] = {}
+    cells = {} if file is None or not file.exists() else recorded(file)
     failed = 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name, Cluster(access) as cluster:
@@ -256,10 +262,16 @@ def main() -> int:
                         with file.open("a") as log:
                             log.write(line + "\n")
 
-            list(stage.map(one, runs))
+            list(stage.map(one, [run for run in runs if run.name not in cells]))
     print(tables(runs, cells))
     write(tables(runs, cells))
     return 1 if failed else 0
+
+
+def recorded(file: Path) -> dict[str, str]:
+    """The cells of runs that held, by name."""
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    return {line.pop("run"): cell(Outcome(**line)) for line in lines if "error" not in line}
 
 
 def write(text: str) -> None:
