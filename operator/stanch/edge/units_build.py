@@ -149,7 +149,7 @@ def _facts(one: Chosen, heard: Mapping[str, Heard]) -> list[Facts | None]:
 
 def _engines(one: Chosen, heard: Mapping[str, Heard]) -> list[str]:
     """As the verdicts name them; a target that has not been read yet has a verdict under its own name."""
-    named = []
+    named: list[str] = []
     for port in one.ports:
         target = target_name(one, port)
         named += heard.get(target, _NOTHING).engines or (target,)
