@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
-from stanch.edge.cluster import (
-    PODS,
-    AlreadyExists,
-    Change,
-    Cluster,
-    Conflict,
-    Follower,
-    NotFound,
-    Unreachable,
-)
+from stanch.edge.cluster import AlreadyExists, Cluster, Conflict, NotFound, Unreachable
 from tests.bed.cluster import Namespace
-from tests.bed.faults import (
-    CutWatch,
-    Drop,
-    ExpireWatch,
-    Fault,
-    Hang,
-    Refuse,
-    Rule,
-    SilentWatch,
-    Slow,
-)
+from tests.bed.faults import Drop, Fault, Hang, Refuse, Rule, Slow
 from tests.bed.proxy import FaultProxy
 from tests.cluster.installed import Installed, Speaker, idle_pod, incident, watch
 
 pytestmark = pytest.mark.cluster
-
-T = TypeVar("T")
-_DEADLINE_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -231,154 +205,3 @@ class TestWrites:
             speaker.run(lambda cluster: cluster.evict(namespace.name, "a", uid=uid, dry_run=False))
         assert caught.value.retry_after == fault.retry_after_seconds
         assert namespace.pod("a") is not None
-
-
-@dataclass
-class Tale:
-    """What a follower told."""
-
-    follower: Follower
-    changes: list[Change] = field(default_factory=list)
-
-    def told(self) -> list[tuple[str, str]]:
-        return [(one.type, one.object["metadata"]["name"]) for one in self.changes]
-
-
-async def until(what: str, holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + _DEADLINE_SECONDS
-    while not holds():
-        if time.monotonic() > end:
-            raise TimeoutError(what)
-        await asyncio.sleep(0.02)
-
-
-class TestWatches:
-    def play(
-        self,
-        speaker: Speaker,
-        namespace: Namespace,
-        scene: Callable[[Tale], Awaitable[T]],
-        watch_seconds: int = 30,
-    ) -> T:
-        async def whole(cluster: Cluster) -> T:
-            tale = Tale(cluster.follow(PODS, namespace.name, watch_seconds=watch_seconds))
-            task = asyncio.create_task(tale.follower.run(tale.changes.append))
-            try:
-                return await scene(tale)
-            finally:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-
-        return speaker.run(whole)
-
-    def test_what_is_there_and_what_changes(self, namespace: Namespace, speaker: Speaker) -> None:
-        namespace.apply(idle_pod("a"))
-
-        async def scene(tale: Tale) -> None:
-            await until("the list", lambda: ("ADDED", "a") in tale.told())
-            namespace.annotate("a", incident="i")
-            namespace.apply(idle_pod("b"))
-            await until("the new pod", lambda: ("ADDED", "b") in tale.told())
-            namespace.kubectl("delete", "pod", "a", "--wait=false")
-            await until("the deleted pod", lambda: ("DELETED", "a") in tale.told())
-            assert ("MODIFIED", "a") in tale.told()
-            assert set(tale.follower.items) == {(namespace.name, "b")}
-            assert "managedFields" not in tale.follower.items[namespace.name, "b"]["metadata"]
-            assert tale.follower.problem is None
-
-        self.play(speaker, namespace, scene)
-
-    def test_a_quiet_kind_stays_fresh_by_bookmarks(self, namespace: Namespace, speaker: Speaker) -> None:
-        async def scene(tale: Tale) -> None:
-            await until("the list", lambda: tale.follower.at is not None)
-            listed = tale.follower.at
-            assert listed is not None
-            await until("a bookmark", lambda: (tale.follower.at or 0.0) > listed)
-            assert tale.changes == []
-
-        self.play(speaker, namespace, scene, watch_seconds=6)
-
-    @pytest.mark.parametrize(
-        "fault",
-        [
-            CutWatch(),
-            CutWatch(in_order=False),
-            ExpireWatch(),
-            Refuse(410),
-            Refuse(429, retry_after_seconds=1),
-            Refuse(500),
-            Refuse(503),
-            Drop(),
-            Slow(0.5),
-        ],
-        ids=["cut", "reset", "expired", "410", "429", "500", "503", "drop", "slow"],
-    )
-    def test_nothing_is_missed(
-        self, namespace: Namespace, proxy: FaultProxy, speaker: Speaker, fault: Fault
-    ) -> None:
-        proxy.faults.add(Rule(fault, verb="watch", resource="pods"))
-
-        async def scene(tale: Tale) -> None:
-            await until("the fault", lambda: bool(proxy.faults.hit()))
-            namespace.apply(idle_pod("a"))
-            namespace.kubectl("delete", "pod", "a", "--wait=false")
-            namespace.apply(idle_pod("b"))
-            await until("the pod that is there", lambda: ("ADDED", "b") in tale.told())
-            await until("and no other", lambda: set(tale.follower.items) == {(namespace.name, "b")})
-            await until("no problem", lambda: tale.follower.problem is None)
-
-        self.play(speaker, namespace, scene)
-
-    def test_a_watch_that_falls_silent_is_left(
-        self, namespace: Namespace, proxy: FaultProxy, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("stanch.edge.cluster.follow._GRACE_SECONDS", 1.0)
-        proxy.faults.add(Rule(SilentWatch(), verb="watch", resource="pods"))
-
-        async def scene(tale: Tale) -> None:
-            await until("the silence", lambda: bool(proxy.faults.hit()))
-            quiet = tale.follower.at
-            namespace.apply(idle_pod("a"))
-            assert tale.follower.at == quiet, "silence does not count as news"
-            await until("the pod", lambda: ("ADDED", "a") in tale.told())
-            await until("no problem", lambda: tale.follower.problem is None)
-
-        self.play(speaker, namespace, scene, watch_seconds=2)
-
-    def test_what_went_while_nobody_watched_is_told(
-        self, namespace: Namespace, proxy: FaultProxy, speaker: Speaker
-    ) -> None:
-        """After a list made anew: what is new, what changed, what has gone, and nothing else."""
-        namespace.apply(idle_pod("goes"), idle_pod("stays"), idle_pod("changes"))
-        proxy.faults.add(Rule(ExpireWatch(after_events=1), verb="watch", resource="pods"))
-        proxy.faults.add(Rule(Refuse(503), verb="list", resource="pods", nth=2))
-
-        async def scene(tale: Tale) -> None:
-            await until("the list", lambda: len(tale.changes) == 3)
-            tale.changes.clear()
-            # The event after which the watch expires.
-            namespace.annotate("changes", incident="i")
-            await until("the fault", lambda: any(one.call.verb == "list" for one in proxy.faults.hit()))
-            namespace.kubectl("delete", "pod", "goes", "--wait=false")
-            namespace.apply(idle_pod("comes"))
-            await until("both", lambda: {("DELETED", "goes"), ("ADDED", "comes")} <= set(tale.told()))
-            assert {name for _, name in tale.told()} <= {"goes", "comes", "changes"}
-
-        self.play(speaker, namespace, scene)
-
-    def test_an_api_server_that_is_away_is_waited_for(
-        self, namespace: Namespace, proxy: FaultProxy, speaker: Speaker
-    ) -> None:
-        proxy.faults.add(Rule(Drop(), resource="pods", times=None))
-
-        async def scene(tale: Tale) -> None:
-            await until("the problem", lambda: tale.follower.problem is not None)
-            assert "pods" in (tale.follower.problem or "")
-            assert tale.follower.at is None
-            proxy.faults.clear()
-            namespace.apply(idle_pod("a"))
-            await until("the pod", lambda: ("ADDED", "a") in tale.told())
-            await until("no problem", lambda: tale.follower.problem is None)
-
-        self.play(speaker, namespace, scene)

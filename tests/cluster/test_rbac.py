@@ -21,7 +21,7 @@ Object = dict[str, Any]
 
 # In any namespace: what may be done. Every other verb on these and on DENIED is tried and must be refused.
 ALLOWED: dict[str, str] = {
-    "v1 pods": "get list watch patch",
+    "v1 pods": "get list patch",
     "v1 pods/eviction": "create",
     "v1 pods/log": "get",
     "v1 nodes": "get",
@@ -32,8 +32,8 @@ ALLOWED: dict[str, str] = {
     "apps/v1 statefulsets": "get",
     "leaderworkerset.x-k8s.io/v1 leaderworkersets": "get",
     "disaggregatedset.x-k8s.io/v1 disaggregatedsets": "get",
-    "stanch.dev/v1alpha1 leakwatches": "get list watch patch",
-    "stanch.dev/v1alpha1 leakincidents": "get list watch create patch delete",
+    "stanch.dev/v1alpha1 leakwatches": "get list watch",
+    "stanch.dev/v1alpha1 leakincidents": "get list watch create delete",
     "stanch.dev/v1alpha1 leakwatches/status": "update",
     "stanch.dev/v1alpha1 leakincidents/status": "update",
     "events.k8s.io/v1 events": "create patch",

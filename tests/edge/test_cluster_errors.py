@@ -16,7 +16,7 @@ from stanch.edge.cluster import (
     NotFound,
     Unreachable,
 )
-from stanch.edge.cluster.errors import Expired, error_in_stream, error_of
+from stanch.edge.cluster.errors import Expired, error_of
 
 pytestmark = pytest.mark.unit
 
@@ -95,10 +95,3 @@ def test_when_to_come_back(headers: dict[str, str], details: Any, seconds: float
     error = error_of("list pods", 429, status(429, details=details), headers)
     assert isinstance(error, Unreachable)
     assert error.retry_after == seconds
-
-
-def test_an_error_within_a_watch() -> None:
-    gone = {"kind": "Status", "code": 410, "message": "too old resource version"}
-    assert isinstance(error_in_stream("watch pods", gone), Expired)
-    assert isinstance(error_in_stream("watch pods", {"kind": "Status"}), Unreachable)
-    assert isinstance(error_in_stream("watch pods", {}), Unreachable)

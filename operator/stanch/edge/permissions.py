@@ -43,7 +43,7 @@ def _each(
 
 
 NEEDED: Final = (
-    *_each("get list watch patch", "", "pods"),
+    *_each("get list patch", "", "pods"),
     *_each("get", "", "pods/log nodes"),
     *_each("create", "", "pods/eviction"),
     *_each("list", "discovery.k8s.io", "endpointslices"),
@@ -51,8 +51,8 @@ NEEDED: Final = (
     *_each("get", "apps", "deployments replicasets statefulsets"),
     *_each("get", "leaderworkerset.x-k8s.io", "leaderworkersets"),
     *_each("get", "disaggregatedset.x-k8s.io", "disaggregatedsets"),
-    *_each("get list watch patch", GROUP, LEAK_WATCH.plural),
-    *_each("get list watch create patch delete", GROUP, LEAK_INCIDENT.plural),
+    *_each("get list watch", GROUP, LEAK_WATCH.plural),
+    *_each("get list watch create delete", GROUP, LEAK_INCIDENT.plural),
     *_each("update", GROUP, f"{LEAK_WATCH.plural}/status {LEAK_INCIDENT.plural}/status"),
     *_each("create patch", "events.k8s.io", "events"),
     *_each("get", "", "configmaps", own=True, name=STOP_CONFIG_MAP),

@@ -7,10 +7,10 @@ How it is used:
         ...
         version = await cluster.patch_pod("shop", "decode-0", uid=uid, version=version, annotations={...})
 
-What is handled here: time-outs, the limit of requests in flight, paging, an expired page or watch (listed
-anew), Retry-After before a read is tried again, credentials that have expired, watches that are cut or fall
-silent. What is not: a write is sent once. What comes of it is an error of `errors`, and after `Unreachable`
-nobody knows whether it happened; the next turn reads and sees.
+What is handled here: time-outs, the limit of requests in flight, paging, a page that has expired (listed
+anew), Retry-After before a read is tried again, credentials that have expired. What is not: a write is sent
+once. What comes of it is an error of `errors`, and after `Unreachable` nobody knows whether it happened; the
+next turn reads and sees. Nothing is watched here: kopf does that, to wake us, and every turn lists anew.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from stanch.edge.cluster.errors import (
     Refused,
     Unreachable,
 )
-from stanch.edge.cluster.follow import Change, Follower
 from stanch.edge.cluster.listing import Listing
 from stanch.edge.cluster.refs import INCIDENTS, PODS, WATCHES, ObjectRef, Resource
 from stanch.edge.cluster.transport import Call
@@ -38,12 +37,10 @@ __all__ = [
     "WATCHES",
     "AlreadyExists",
     "Call",
-    "Change",
     "Cluster",
     "ClusterError",
     "Conflict",
     "Election",
-    "Follower",
     "Forbidden",
     "Invalid",
     "Listing",

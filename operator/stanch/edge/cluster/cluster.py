@@ -11,7 +11,6 @@ from stanch.edge.cluster import evict, stop
 from stanch.edge.cluster.election import LEASE_SECONDS, Election
 from stanch.edge.cluster.errors import ClusterError, Conflict, Invalid, NotFound, Object, Refused
 from stanch.edge.cluster.events import Events, Key, Told
-from stanch.edge.cluster.follow import WATCH_SECONDS, Follower
 from stanch.edge.cluster.listing import Listing, list_all
 from stanch.edge.cluster.objects import Objects
 from stanch.edge.cluster.refs import (
@@ -228,16 +227,6 @@ class Cluster:
         """Takes part in the election by the Lease of this name in the operator's namespace. identity: no two
         processes may share it."""
         return Election(self._transport, self._clock, name, self._own, identity, lease_seconds)
-
-    def follow(
-        self,
-        resource: Resource,
-        namespace: str | None = None,
-        selector: str = "",
-        watch_seconds: int = WATCH_SECONDS,
-    ) -> Follower:
-        """Lists and watches a kind (PODS, WATCHES, INCIDENTS)."""
-        return Follower(self._transport, self._clock, resource, namespace, selector, watch_seconds)
 
     async def _list(self, resource: Resource, namespace: str | None, selector: str = "") -> Listing:
         return await list_all(self._transport, self._clock, resource, namespace, selector)

@@ -61,7 +61,7 @@ class Invalid(ClusterError):
 
 
 class Expired(ClusterError):
-    """410: the version to go on from is too old. Only a list and a watch meet it, and begin anew."""
+    """410: the version to go on from is too old. Only a list meets it, and begins anew."""
 
 
 class Unreachable(ClusterError):
@@ -96,12 +96,6 @@ def error_of(what: str, code: int, body: bytes, headers: Mapping[str, str]) -> C
     elif code == 410:
         kind = Expired
     return kind(message, code, status)
-
-
-def error_in_stream(what: str, status: Object) -> ClusterError:
-    """The error that an event ERROR of a watch is; its object is a Status."""
-    code = status.get("code")
-    return error_of(what, code if isinstance(code, int) else 500, json.dumps(status).encode(), {})
 
 
 def _status(body: bytes) -> Object:

@@ -48,7 +48,6 @@ class ObjectRef:
 _METHODS = {
     "get": "GET",
     "list": "GET",
-    "watch": "GET",
     "create": "POST",
     "update": "PUT",
     "patch": "PATCH",

@@ -8,7 +8,7 @@ import json
 import os
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ _PAUSES = (0.1, 0.3, 1.0, 2.0)
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request that ended, for metrics. verb, resource: as RBAC has them ("create", "pods/eviction").
-    code: HTTP's; 0 where no answer came. A watch is one call, told of when it starts."""
+    code: HTTP's; 0 where no answer came."""
 
     verb: str
     resource: str
@@ -96,24 +96,6 @@ class Transport:
                     raise
             await asyncio.sleep(wait)
         raise AssertionError("the last try returns or raises")
-
-    async def lines(self, request: Request, seconds: float) -> AsyncGenerator[bytes, None]:
-        """The answer line by line, for a watch, as long as it comes but at most `seconds`. Raises
-        ClusterError."""
-        with _told(request, seconds):
-            response = await self._ask(request, seconds)
-        try:
-            while True:
-                with _told(request, seconds):
-                    line = await response.content.readline()
-                if not line:
-                    return
-                yield line
-        finally:
-            # Not back to the pool where it has not ended, nor a goodbye under TLS, which may never come.
-            if response.connection is not None and response.connection.transport is not None:
-                response.connection.transport.abort()
-            response.close()
 
     async def _once(self, request: Request, seconds: float) -> bytes:
         with _told(request, seconds):
