@@ -34,7 +34,7 @@ _SWEEP_SECONDS = 60.0
 # Events that wait to be posted: the oldest are given up first, where the server takes none.
 _MOST_EVENTS, _LAST_WORDS_SECONDS = 1000, 2.0
 # Between two turns, however many answers come.
-_LEAST_SECONDS = 0.1
+_LEAST_SECONDS = 0.25
 
 
 class WatchGoneError(Exception):
@@ -122,8 +122,8 @@ class Watchdog:
             due = max(time.monotonic() + _LEAST_SECONDS, began + pause)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(0.0, due - time.monotonic()))
-            # Answers that come together are planned with together.
-            await asyncio.sleep(_LEAST_SECONDS)
+                # Answers that come together are planned with together.
+                await asyncio.sleep(_LEAST_SECONDS)
             due = min(due, time.monotonic())
 
     async def _turn(self, surveyor: Surveyor, executor: Executor, due: float, began: float) -> float:
