@@ -234,6 +234,8 @@ def crashed(
         patient = play.engines()
         play.operator.start(at)
         scene.watch(remediation=REMEDIATION[ladder]).until_watching()
+        if at is not None and at.endswith("renewed"):
+            scene.busy(patient)  # it drains for as long as it may
         with play.watching():
             scene.leak(patient)
             disturbed = time.monotonic()

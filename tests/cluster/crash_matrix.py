@@ -9,6 +9,7 @@ those that it has already only the failed ones are run again.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -63,18 +64,8 @@ POINTS: tuple[tuple[Ladder, str], ...] = (
     ("evict", "pod: eviction"),
 )
 assert len(POINTS) <= 30
-# Met, and not killed at: the same thing at another step, or an incident that could be opened without asking.
-ALSO_MET = frozenset(
-    {
-        "incident: Confirm",
-        "engine: canary at no step",
-        "engine: canary at Confirm",
-        "engine: canary at Confirm 2",
-        "engine: list at Confirm",
-        "engine: list at Restart",
-        "engine: list at Verify",
-    }
-)
+# Of a cordon that ran out, as on a machine that is very busy; not killed at.
+_ALSO_MET = ("watch: claim let go",)
 _ON_THE_POD = (
     "pod: cordon",
     "pod: drain",
@@ -130,6 +121,16 @@ class Run:
         if self.rules:
             return troubled(cluster, found, directory, self.ladder, self.rules)
         return crashed(cluster, found, directory, self.ladder, self.at, back=self.back)
+
+
+def kind_of(point: str) -> str:
+    """Whatever step an engine was asked at, and however often a step was begun."""
+    return re.sub(r" at .*$| \d+$", "", point)
+
+
+def unknown(met: Iterable[str]) -> set[str]:
+    """Effects that have no place in the matrix."""
+    return {kind_of(point) for point in met} - {kind_of(point) for _, point in POINTS} - {*_ALSO_MET}
 
 
 def undisturbed() -> list[Run]:
