@@ -94,6 +94,8 @@ class World:
     confirmations: list[Confirmation] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     cordon_works: bool = True
+    # A cordon ends by the kit's clock, which began when the kit saw the beat: that much later.
+    kit_lag: float = 0.0
     stop: str | None = None
     reset: str | None = None
     desired: dict[Role, int] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class World:
     def _unit(self, sim: Sim) -> Unit:
         now = self.now
         up = sim.up(now)
-        fresh = sim.cordon is not None and now - sim.cordon.beat <= CORDON_LEASE_SECONDS
+        fresh = sim.cordon is not None and now - sim.cordon.beat <= CORDON_LEASE_SECONDS + self.kit_lag
         held = sim.cordon.incident if sim.kit and fresh and sim.cordon is not None else None
         out = held is not None and sim.readiness
         ready = up and not out and not sim.not_ready and not sim.terminating

@@ -192,6 +192,20 @@ def test_a_cordon_counts_when_its_effect_is_seen(pod: dict[str, object], words: 
     assert words in world.only().detail
 
 
+def test_a_cordon_that_ran_out_and_still_shows_is_written_anew() -> None:
+    """The operator was away for a little longer than the lease. Nothing is to be gone through again and again
+    on the strength of what is left of the old cordon."""
+    world = World({"d1": Sim("d1", leak=0.7), "d2": Sim("d2")}, kit_lag=10.0)
+    while not any("drain" in act for act in world.acts()):
+        world.run(1)
+    world.now += 28.0
+    world.run(20, 1.0)
+    assert sum(step.endswith("Interrupted") for step in world.story()) == 1
+    world.run(20)
+    assert world.only().ending is Ending.RESOLVED
+    assert world.units["d1"].run == 2
+
+
 def test_an_order_that_was_answered_is_not_given_again_though_its_annotation_is_gone() -> None:
     world = fleet(Sim("d1", leak=0.7), Sim("d2"))
     world.say[Verb.DRAIN] = lambda _action, _world: "running"

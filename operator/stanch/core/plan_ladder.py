@@ -91,7 +91,8 @@ def cordon(scene: Scene, incident: Incident, unit: Unit) -> Incident:
     if (out := held_out(scene, incident, unit)) is not None:
         return out
     assert incident.current is not None
-    marked = all(pod.cordon is not None and pod.cordon.incident == incident.name for pod in unit.pods)
+    # One that ran out shows for a while, by the kit's own clock; what follows needs one that lives.
+    marked = scene.cordon_lives(incident, unit)
     seen = all(pod.kit is None or pod.kit.cordoned_by == incident.name for pod in unit.pods)
     if marked and seen and all(pod.routed is False and pod.arriving is False for pod in unit.pods):
         done = incident.finish(StepOutcome.DONE, "no endpoint points at it, no request arrives", scene.now)
