@@ -16,7 +16,9 @@ import aiohttp
 
 from stanch.core.kit import Entry, KitReport
 from stanch.edge import kit
+from stanch.edge.asking import label_of
 from stanch.edge.kit import Facts, Key, KitError
+from stanch.edge.scrape import Scrape
 from stanch.edge.targets import Watched
 
 # What will be the same when asked again (no key, no list, no kit at all) is not asked at every turn.
@@ -27,7 +29,8 @@ _AT_ONCE = 32
 @dataclass(slots=True)
 class _Known:
     """first: when its target was first thought of; looked: when the last look began. lists: by the engine's
-    label, with the time of the answer. problem: what the last look ended with."""
+    label, with the time of the answer. problem: what the last look ended with. absent: that it has no kit, as
+    last told."""
 
     first: float
     looked: float | None = None
@@ -36,6 +39,13 @@ class _Known:
     missing: tuple[str, ...] = ()
     problem: KitError | None = None
     looking: asyncio.Task[None] | None = None
+    absent: KitReport | None = None
+
+    def no_kit(self, now: float, keep_seconds: float) -> KitReport:
+        """That there is no kit. Said of every engine in every turn, so made anew only when it gets old."""
+        if self.absent is None or now - self.absent.t > keep_seconds / 2:
+            self.absent = KitReport(now, problem=str(self.problem), absent=True)
+        return self.absent
 
 
 class Kits:
@@ -51,11 +61,14 @@ class Kits:
         known = self._known.get(name)
         return None if known is None else known.facts
 
-    def report(self, name: str, label: str, now: float, keep_seconds: float) -> KitReport | None:
-        """The newest word on one engine; None where the kit was never asked for its list."""
-        known = self._known.get(name)
+    def report(self, scrape: Scrape, engine: str, now: float, keep_seconds: float) -> KitReport | None:
+        """The newest word on one engine of this page; None where the kit was never asked for its list."""
+        known = self._known.get(scrape.target.name)
         if known is None:
             return None
+        if known.problem is not None and known.problem.absent:
+            return known.no_kit(now, keep_seconds)
+        label = label_of(scrape, engine)
         boot, draining = "", False
         if known.facts is not None:
             boot, draining = known.facts.boot_id, bool(known.facts.draining)
@@ -63,7 +76,7 @@ class Kits:
         if listed is not None and now - listed[0] <= keep_seconds:
             return KitReport(listed[0], boot, listed[1], draining=draining)
         if known.problem is not None:
-            return KitReport(now, boot, None, str(known.problem), known.problem.absent, draining)
+            return KitReport(now, boot, None, str(known.problem), draining=draining)
         if known.lists or known.missing:
             if listed is not None:
                 return None  # nothing is wrong with it: it has not been looked at since
@@ -124,7 +137,10 @@ class Kits:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _of(self, name: str) -> _Known:
-        return self._known.setdefault(name, _Known(self._clock()))
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = _Known(self._clock())
+        return known
 
     async def _look(self, watched: Watched, known: _Known) -> None:
         known.looked = self._clock()

@@ -18,7 +18,7 @@ from stanch.core.sample import Role, Sample
 from stanch.core.turn import Fleet, Reading, turn
 from stanch.core.verdict import State, Verdict
 from stanch.edge import client, engine
-from stanch.edge.asking import Asking, Judged, label_of
+from stanch.edge.asking import Asking, Judged
 from stanch.edge.kit import Key, no_key
 from stanch.edge.kits import Kits
 from stanch.edge.reading import role_evidence
@@ -69,6 +69,8 @@ class Live:
         self._newest: dict[str, Scrape] = {}
         self._roles: dict[str, Role] = {}
         self._restarts: dict[str, float | None] = {}
+        # A target's policy lives as long as we do, so its address names it.
+        self._policies: dict[tuple[int, float, float, float], Policy] = {}
         self._learning: set[asyncio.Task[None]] = set()
         self._version_asked: dict[str, float] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
@@ -152,7 +154,7 @@ class Live:
                 if sample.engine in named:
                     sample = _namesake(sample, watched.target.shown, len(named))
                 named.add(sample.engine)
-                report = self._report(scrape, sample.engine, now)
+                report = self._kits.report(scrape, sample.engine, now, self.policy.gap_seconds)
                 sample = self._aged(sample, now)
                 readings.append(Reading(sample, self.role(watched), watched.deployment, policy, report))
                 scrapes.append(scrape)
@@ -177,10 +179,6 @@ class Live:
             if restarted != self._restarts.get(verdict.engine):
                 self._restarts[verdict.engine] = restarted
                 self._learn_again(scrape.target.name)
-
-    def _report(self, scrape: Scrape, name: str, now: float) -> KitReport | None:
-        label = label_of(scrape, name)
-        return self._kits.report(scrape.target.name, label, now, self.policy.gap_seconds)
 
     def _look_where_due(self, judged: Iterable[tuple[Verdict, Scrape]]) -> None:
         for verdict, scrape in judged:
@@ -224,9 +222,12 @@ class Live:
                 parked = max(parked, _PUSH_SECONDS)
         if lease is None:
             lease = lease_of_version(engine.parsed_version(self.versions.get(name)))
-        elif facts is None:
-            return policy
-        return replace(policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked)
+        key = (id(policy), lease, pin, parked)
+        if key not in self._policies:
+            self._policies[key] = replace(
+                policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked
+            )
+        return self._policies[key]
 
     async def confirm(self, judged: Judged, *, canary: bool = True) -> Judged:
         """Ask one engine about its verdict, and enter what it says. canary: whether one may be sent."""
@@ -256,8 +257,8 @@ class Live:
         """A list of one engine's kit that is newer than this question, or why there is none."""
         start = self.clock()
         await self._kits.look([judged.watched])
-        now, name = self.clock(), judged.watched.target.name
-        return self._kits.report(name, label_of(judged.scrape, judged.verdict.engine), now, now - start)
+        now = self.clock()
+        return self._kits.report(judged.scrape, judged.verdict.engine, now, now - start)
 
     async def close(self) -> None:
         for task in self._learning:
