@@ -56,6 +56,14 @@ def run(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
         row(
             ["watch", "--target", f"{U}=decode", "--target", f"{U}=auto"], "is given twice", id="watch-twice"
         ),
+        row(["requests"], "Missing argument 'URL'.", id="requests-nothing"),
+        row(["requests", "foo"], "'foo' must start with http:// or https://", id="requests-no-scheme"),
+        row(["requests", U, "--rank", "-1"], "-1 is not in the range x>=0", id="requests-rank"),
+        row(["release", U], "say what to release: IDS (`stanch requests` lists them)", id="release-nothing"),
+        row(["release", U, "--older-than", "2d"], "such as 120, 120s or 2m", id="release-unit"),
+        row(["probe", "--prefill", U], "Missing option '--decode'.", id="probe-one-end"),
+        row(["probe", "--prefill", U, "--decode", U], "is given twice", id="probe-twice-the-same"),
+        row(["probe", "--prefill", U, "--decode", "x"], "must start with http://", id="probe-no-url"),
         row(["replay"], "Missing argument 'FILE...'.", id="replay-nothing"),
         row(["replay", "-"], "Missing option '--role'", id="replay-no-role"),
         row(["replay", "-", "--role", "auto"], "'auto' is not one of", id="replay-auto"),
