@@ -57,8 +57,6 @@ class Facts:
     """What /state says; None: it does not say. role: only where kv_role tells it (kv_both does not)."""
 
     boot_id: str
-    kit: str | None = None
-    vllm: str | None = None
     connector: str | None = None
     role: Role | None = None
     lease_seconds: float | None = None
@@ -67,7 +65,6 @@ class Facts:
     ready: bool | None = None
     draining: bool | None = None
     cordoned: bool | None = None
-    disabled: str | None = None
     outcomes: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
 
@@ -182,8 +179,6 @@ def facts_of(data: Mapping[str, Any]) -> Facts:
     outcomes = data.get("outcomes")
     return Facts(
         boot_id=data["bootId"],
-        kit=said(data, "kit"),
-        vllm=said(data, "vllm"),
         connector=said(data, "connector"),
         role=_ROLES.get(str(data.get("role"))),
         lease_seconds=_seconds(data.get("leaseSeconds")),
@@ -192,7 +187,6 @@ def facts_of(data: Mapping[str, Any]) -> Facts:
         ready=_truth(data.get("ready")),
         draining=_truth(data.get("draining")),
         cordoned=_truth(data.get("cordoned")),
-        disabled=said(data, "disabled"),
         outcomes=tuple(o for o in outcomes if isinstance(o, dict)) if isinstance(outcomes, list) else (),
     )
 
