@@ -195,6 +195,7 @@ class TestRelease:
                         "blocks": 10,
                         "way": "freed",
                         "refusal": None,
+                        "young": False,
                     },
                     {
                         "id": "cmpl-b",
@@ -202,6 +203,7 @@ class TestRelease:
                         "blocks": 10,
                         "way": None,
                         "refusal": "rank 0: it still reads",
+                        "young": False,
                     },
                 ],
                 "refusals": {"reading": 1},
@@ -265,6 +267,23 @@ class TestRelease:
     ) -> None:
         done, _ = self.released(token, said, *arguments)
         assert (done.code, words in done.out + done.err) == (code, True)
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "words"),
+        [
+            row(["--older-than", "60"], 0, "not meant: rank 0: it still reads", id="by-age"),
+            row(["cmpl-b", "--older-than", "60"], 1, "refused: rank 0: it still reads", id="named"),
+            row(["--all"], 1, "refused: rank 0: it still reads", id="all"),
+        ],
+    )
+    def test_a_young_one_that_reads_was_not_meant_by_age(
+        self, token: str, arguments: list[str], code: int, words: str
+    ) -> None:
+        """The kit names the read, not the age; an honest transfer is no refusal of what was asked for."""
+        server = FakeKit(entry("a"), entry("b", ageSeconds=5))
+        server.takes(**outcome())
+        done = run("release", server, *arguments, "--token-file", token)
+        assert (done.code, words in done.out) == (code, True)
 
     @pytest.mark.parametrize(
         ("arguments", "words"),

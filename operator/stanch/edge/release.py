@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
@@ -43,7 +43,8 @@ class Order:
 class Fate:
     """What became, or under dry run would become, of one request. id, blocks: None where no list told them.
 
-    way: freed, completed, failed; None: refused, and refusal says why.
+    way: freed, completed, failed; None: refused, and refusal says why. young: it was not meant, because the
+    order was for older ones and named none (a kit may name another reason first, such as a read under way).
     """
 
     scheduler_id: str
@@ -51,6 +52,7 @@ class Fate:
     blocks: int | None
     way: str | None
     refusal: str | None
+    young: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +157,22 @@ def _told(outcome: Mapping[str, Any], command_id: str, boot_id: str, order: Orde
     for name in _list(outcome.get("released")):
         done.setdefault(str(name), "freed")
     not_done = {str(k): str(v) for k, v in refused.items()} if isinstance(refused, dict) else {}
-    fates = [_fate(name, entries, way=way) for name, way in done.items()]
-    fates += [_fate(name, entries, refusal=why) for name, why in not_done.items() if name not in done]
     counts = outcome.get("refusals")
+    all_young = isinstance(counts, dict) and set(counts) == {"too-young"}
+    least = None if order.ids is not None else order.older_than_seconds
+
+    def young(name: str) -> bool:
+        entry = entries.get(name)
+        if least is None:
+            return False
+        return all_young or (entry is not None and entry.age_seconds < least)
+
+    fates = [_fate(name, entries, way=way) for name, way in done.items()]
+    fates += [
+        replace(_fate(name, entries, refusal=why), young=young(name))
+        for name, why in not_done.items()
+        if name not in done
+    ]
     return Released(
         command_id,
         boot_id,

@@ -17,15 +17,10 @@ _WOULD = {
 }
 
 
-def refused(released: Released, *, named: bool) -> bool:
-    """Whether something that was meant was not released. named: by id; without ids the young are not
-    meant."""
-    if released.refusals:
-        kinds = set(released.refusals) - (set() if named else {"too-young"})
-        return bool(kinds)
-    return any(fate.way is None for fate in released.fates) or (
-        released.state == "refused" and not released.fates
-    )
+def refused(released: Released) -> bool:
+    """Whether something that was meant was not released."""
+    kept = [fate for fate in released.fates if fate.way is None]
+    return any(not fate.young for fate in kept) or (released.state == "refused" and not kept)
 
 
 def record(target: str, released: Released) -> dict[str, object]:
@@ -45,6 +40,7 @@ def record(target: str, released: Released) -> dict[str, object]:
                 "blocks": fate.blocks,
                 "way": fate.way,
                 "refusal": fate.refusal,
+                "young": fate.young,
             }
             for fate in released.fates
         ],
@@ -74,7 +70,10 @@ def show(released: Released) -> None:
         view.add_column(column, overflow="fold", justify="right" if column == "blocks" else "left")
     words = _WOULD if released.dry_run else _DONE
     for fate in released.fates:
-        what = Text(words.get(fate.way, fate.way)) if fate.way else Text(f"refused: {fate.refusal}", "yellow")
+        if fate.way is not None:
+            what = Text(words.get(fate.way, fate.way))
+        else:
+            what = Text(f"{'not meant' if fate.young else 'refused'}: {fate.refusal}", "yellow")
         view.add_row(
             Text(fate.id or fate.scheduler_id), "?" if fate.blocks is None else str(fate.blocks), what
         )

@@ -91,4 +91,4 @@ def release(
         why = released.reason or f"ranks {', '.join(released.missing)} did not answer"
         click.echo(f"cannot tell about all of {shown}: {why}", err=True)
         return EXIT_CANNOT_TELL
-    return EXIT_REFUSED if releasing.refused(released, named=bool(ids)) else EXIT_DONE
+    return EXIT_REFUSED if releasing.refused(released) else EXIT_DONE
