@@ -13,7 +13,7 @@ from stanch_connector.apiserver.control import Control
 from stanch_connector.apiserver.gate import Gate, Report
 from stanch_connector.apiserver.restart import Act
 from stanch_connector.contract import ANNOTATION_COMMAND, ANNOTATION_CORDON
-from stanch_connector.engine.guard import Guard
+from stanch_connector.engine.guard import FAILURES_IN_A_ROW, Guard
 
 pytestmark = pytest.mark.unit
 
@@ -263,6 +263,17 @@ def test_post_needs_the_token_of_now(tmp_path: Path) -> None:
     assert scene.gate.command(posted, "Bearer another-token-of-enough-bytes")[0] == 200
     again = scene.gate.command(posted, "Bearer another-token-of-enough-bytes")
     assert (again[0], again[1]["state"]) == (200, "done")
+
+
+def test_a_gate_that_is_off_takes_no_command(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    scene = Scene(file)
+    for _ in range(FAILURES_IN_A_ROW):
+        scene.gate.guard.failed("turn", RuntimeError())
+    status, answer = scene.gate.command(body("d", "drain"), f"Bearer {TOKEN}")
+    assert (status, "turned itself off" in answer["error"]) == (503, True)
+    assert scene.outcomes() == {}
 
 
 def test_the_token_is_in_no_answer_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

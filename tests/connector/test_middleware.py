@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from stanch_connector import contract
 from stanch_connector.apiserver import ask, routes
+from stanch_connector.apiserver import middleware as middleware_module
 from stanch_connector.apiserver.boot import boot_id
 from stanch_connector.apiserver.control import NoControl
 from stanch_connector.apiserver.facts import facts
@@ -334,6 +335,39 @@ class TestOtherTraffic:
         assert asyncio.run(call(middleware, app, contract.ROUTE_REQUESTS)).status == 501
         assert asyncio.run(call(middleware, app, contract.ROUTE_READY)).status == 200
 
+    def test_one_that_cannot_be_made_hands_on_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def raises() -> str:
+            raise OSError
+
+        monkeypatch.setattr(middleware_module, "boot_id", raises)
+        app = FakeApp(FakeCores(replies))
+        for path in ("/v1/completions", contract.ROUTE_STATE, "/metrics"):
+            assert get(app, path).body == b"served"
+
+    def test_a_request_without_a_path_is_vllms_to_answer(self) -> None:
+        reached: list[str] = []
+
+        async def application(scope: Any, *_: Any) -> None:
+            reached.append(scope["type"])
+
+        async def nothing(*_: Any) -> Any:
+            raise AssertionError
+
+        asyncio.run(StanchMiddleware(application, NoControl())({"type": "http"}, nothing, nothing))
+        assert reached == ["http"]
+
+    def test_what_was_not_counted_in_is_not_counted_out(self) -> None:
+        control = Cordoned()
+        control.turns_away = lambda path, request_id: None  # type: ignore[method-assign]
+        control.open = 1
+
+        def failing() -> None:
+            raise RuntimeError
+
+        control.opened = failing  # type: ignore[method-assign]
+        assert get(FakeApp(None), "/v1/completions", control).body == b"served"
+        assert control.open == 1
+
     @pytest.mark.parametrize(
         ("method", "path"),
         [
@@ -404,6 +438,24 @@ class TestMetrics:
             assert value == (fix == "unpatched")
         assert registry.get_sample_value("stanch_oldest_stuck_seconds", {"engine": "0"}) == 50
         assert registry.get_sample_value("stanch_kit_errors", {"engine": "0"}) == 0
+
+    def test_a_kit_that_is_off_shows_nothing_rather_than_the_last(self, registry: CollectorRegistry) -> None:
+        app = FakeApp(FakeCores(lambda rank, _: self.SUMMARY))
+        middleware = StanchMiddleware(app, Broken())
+
+        async def scene() -> None:
+            await call(middleware, app, "/metrics")
+            for _ in range(FAILURES_IN_A_ROW):
+                await call(middleware, app, "/v1/completions")
+            assert (await call(middleware, app, "/metrics")).body == b"served"
+
+        asyncio.run(scene())
+        value = registry.get_sample_value("stanch_orphan_blocks", {"engine": "0"})
+        assert value is not None
+        assert math.isnan(value)
+        errors = registry.get_sample_value("stanch_kit_server_errors")
+        assert errors is not None
+        assert errors >= FAILURES_IN_A_ROW
 
     @pytest.mark.parametrize("cores", [None, object()], ids=["no engine", "an unknown client"])
     def test_the_page_is_served_whatever_happens(self, cores: Any) -> None:

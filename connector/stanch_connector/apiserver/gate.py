@@ -123,12 +123,15 @@ class Gate:
         }
 
     def command(self, body: bytes, authorization: str | None) -> tuple[int, Mapping[str, Any]]:
-        """POST on ROUTE_COMMAND: 404 without a token file, 401 without the right token, 400 for what is no
-        command of ours or may not be, 409 where it is for another boot id; else 200 and the Outcome."""
+        """POST on ROUTE_COMMAND: 404 without a token file, 401 without the right token, 503 where the kit has
+        turned itself off, 400 for what is no command of ours or may not be, 409 where it is for another boot
+        id; else 200 and the Outcome."""
         header = None if authorization is None else authorization.encode("latin-1", "replace")
         access = authorize(header, token_file.content(self._token_file))
         if access is not Access.ALLOWED:
             return access.status, {"error": access.reason}
+        if self.guard.disabled is not None:
+            return 503, {"error": f"the kit turned itself off: {self.guard.disabled}"}
         outcome, fresh = self._take(body.decode("utf-8", "replace"))
         if fresh:
             return 200, outcome
