@@ -99,6 +99,28 @@ class TestRequests:
         assert run("requests", FakeKit()).out == "no request is there\n"
         assert run("requests", FakeKit(RUNNING), "--stuck").out == "no request is stuck\n"
 
+    @pytest.mark.parametrize(
+        ("arguments", "err"),
+        [
+            row(("--stuck",), "rank 1 did not answer its kit", id="a-rank-is-silent"),
+            row(("--rank", "1"), "rank 1 did not answer its kit", id="the-silent-rank"),
+            row(("--rank", "7"), "it has no rank 7", id="no-such-rank"),
+        ],
+    )
+    def test_a_silent_rank_is_never_taken_for_an_empty_one(
+        self, arguments: tuple[str, ...], err: str
+    ) -> None:
+        server = FakeKit(RUNNING)
+        server.missing = [1]
+        done = run("requests", server, *arguments)
+        assert (done.code, done.out, err in done.err) == (3, "", True)
+
+    def test_what_the_other_ranks_list_is_no_whole(self) -> None:
+        server = FakeKit(entry("a"))
+        server.missing = [1]
+        done = run("requests", server)
+        assert done.out.splitlines()[-1] == "1 of 1 stuck, holding 10 blocks, on the ranks that answered"
+
     def test_no_kit(self) -> None:
         done = run("requests", None)
         assert (done.code, done.out, done.err) == (3, "", "cannot tell about URL: it has no engine kit\n")

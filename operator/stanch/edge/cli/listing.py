@@ -42,12 +42,12 @@ def requests(url: str, rank: int | None, stuck: bool, api_key_file: Path | None,
     except kit.KitError as error:
         click.echo(f"cannot tell about {shown}: {error}", err=True)
         return EXIT_CANNOT_TELL
-    rows = listing.rows(lists, None if rank is None else str(rank), stuck_only=stuck)
+    label = None if rank is None else str(rank)
+    rows, missing = listing.rows(lists, label, stuck_only=stuck), listing.missing(lists, label)
     if output == "json":
         out.json_line(listing.record(shown, lists, rows))
     else:
-        listing.show(rows, stuck_only=stuck)
-    missing = listing.missing(lists, None if rank is None else str(rank))
+        listing.show(rows, stuck_only=stuck, whole=missing is None)
     if missing is not None:
         out.flush()
         click.echo(f"cannot tell about {shown}: {missing}", err=True)
