@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from stanch.edge import release as releasing
 from tests.edge.cli import Done, inside
 from tests.edge.fake_kit import FakeKit, entry, says
 from tests.edge.fake_vllm import FakeVllm
@@ -188,8 +187,10 @@ class TestRelease:
     def test_the_command(self, token: str, arguments: list[str], args: dict[str, object]) -> None:
         _, command = self.released(token, outcome(), *arguments, "--timeout", "20")
         assert command["id"].startswith("cli-")
-        found = {key: command[key] for key in ("verb", "bootId", "deadlineSeconds", "args")}
-        assert found == {"verb": "release", "bootId": "boot-1", "deadlineSeconds": 20, "args": args}
+        found = {key: command[key] for key in ("verb", "bootId", "args")}
+        assert found == {"verb": "release", "bootId": "boot-1", "args": args}
+        # The time is for all of it.
+        assert 1 <= command["deadlineSeconds"] <= 20
 
     def test_it_tells_of_each_what_was_done(self, token: str) -> None:
         done, _ = self.released(token, outcome(), "cmpl-a", "cmpl-b")
@@ -336,8 +337,21 @@ class TestRelease:
                 "its kit does not take the token in that file (HTTP 401)",
                 id="401",
             ),
-            row(says(409, {"state": "ignored"}), "the engine restarted meanwhile", id="409"),
-            row(says(500, {"error": "boom"}), "answers HTTP 500 to the order: boom", id="500"),
+            row(
+                says(409, {"state": "ignored", "reason": "for another boot id"}),
+                "(or a restart) answer at this address; give one engine's own URL: nothing was released",
+                id="409",
+            ),
+            row(
+                says(409, {"state": "ignored", "reason": "unknown verb"}),
+                "its kit ignored the order, so nothing was released: unknown verb",
+                id="409-unknown-verb",
+            ),
+            row(
+                says(500, {"error": "boom"}),
+                "answers HTTP 500 to the order: boom; whether it took it is not known",
+                id="500",
+            ),
             row(says(200, text="<html>"), "answers HTTP 200 to the order", id="garbage"),
             row(
                 says(200, {"id": "another", "state": "done"}),
@@ -361,45 +375,3 @@ class TestRelease:
 
     def test_no_kit(self) -> None:
         assert run("release", None, "--all").err == "cannot tell about URL: it has no engine kit\n"
-
-    @pytest.mark.parametrize(
-        ("facts", "boot_id", "words"),
-        [
-            row([], "boot-1", "has lost the outcome", id="lost"),
-            row([{"id": "another", "state": "done"}], "boot-1", "has lost the outcome", id="only-another"),
-            row([], "boot-2", "the engine restarted before it said", id="restarted"),
-        ],
-    )
-    def test_an_outcome_that_does_not_come(
-        self, token: str, facts: list[object], boot_id: str, words: str
-    ) -> None:
-        server = FakeKit()
-        server.takes(**outcome())
-        take = server.answers["command"]
-
-        async def command(request: Any) -> Any:
-            answer = await take(request)
-            server.facts["outcomes"], server.boot_id = facts, boot_id
-            return answer
-
-        server.answers["command"] = command
-        done = run("release", server, "--all", "--token-file", token)
-        assert (done.code, words in done.err) == (3, True)
-
-    def test_an_order_that_never_ends_is_given_up(self, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        from stanch.edge.client import session
-        from stanch.edge.kit import KitError
-
-        monkeypatch.setattr(releasing, "_SLACK_SECONDS", 0.0)
-        server = FakeKit()
-        server.takes(**outcome(state="running"))
-
-        async def scene() -> None:
-            fake = FakeVllm()
-            fake.kit = server
-            async with fake, session(1) as connection:
-                order = releasing.Order(deadline_seconds=0.3)
-                with pytest.raises(KitError, match="did not say what became of the order"):
-                    await releasing.release(connection, fake.url, order, "t")
-
-        asyncio.run(scene())

@@ -43,13 +43,17 @@ def no_key() -> str | None:
 class KitError(Exception):
     """The kit gave no answer of use; the text is a sentence without its end: "its kit ...".
 
-    absent: the engine has no kit. lasting: asking again soon will bring the same.
+    absent: the engine has no kit. lasting: asking again soon will bring the same. unsent: there was no
+    connection, so nothing was sent.
     """
 
-    def __init__(self, text: str, *, absent: bool = False, lasting: bool = False) -> None:
+    def __init__(
+        self, text: str, *, absent: bool = False, lasting: bool = False, unsent: bool = False
+    ) -> None:
         super().__init__(text)
         self.absent = absent
         self.lasting = absent or lasting
+        self.unsent = unsent
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +95,18 @@ async def state(session: aiohttp.ClientSession, base: str, seconds: float = STAT
     return facts_of(_checked(reply, contract.SCHEMA_STATE, key_given=False))
 
 
-async def requests(session: aiohttp.ClientSession, base: str, key: Key = no_key) -> Lists:
+async def requests(
+    session: aiohttp.ClientSession, base: str, key: Key = no_key, seconds: float | None = None
+) -> Lists:
     """Raises KitError."""
     try:
         given = key()
     except FileError as error:
         raise KitError(f"its kit was not asked: {error}") from None
     headers = {"Authorization": f"Bearer {given}"} if given else {}
-    reply = await exchange(session, "GET", base + contract.ROUTE_REQUESTS, LIST_SECONDS, headers=headers)
+    reply = await exchange(
+        session, "GET", base + contract.ROUTE_REQUESTS, seconds or LIST_SECONDS, headers=headers
+    )
     return lists_of(_checked(reply, contract.SCHEMA_REQUESTS, key_given=given is not None))
 
 
@@ -130,7 +138,8 @@ async def exchange(
     except asyncio.TimeoutError:
         raise KitError(f"its kit did not answer within {seconds:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise KitError(f"its kit could not be asked: {trouble(error)}") from None
+        unsent = isinstance(error, aiohttp.ClientConnectorError)
+        raise KitError(f"its kit could not be asked: {trouble(error)}", unsent=unsent) from None
 
 
 def _json(body: bytes) -> object:

@@ -18,6 +18,7 @@ from stanch.core.kit import Entry, KitReport
 from stanch.edge import kit
 from stanch.edge.asking import label_of
 from stanch.edge.kit import Facts, Key, KitError
+from stanch.edge.one_engine import SeveralError
 from stanch.edge.scrape import Scrape
 from stanch.edge.targets import Watched
 
@@ -60,6 +61,10 @@ class Kits:
         """What the target's kit said of itself; None where it has none, or did not say."""
         known = self._known.get(name)
         return None if known is None else known.facts
+
+    def known(self, watched: Iterable[Watched]) -> list[Watched]:
+        """Those whose kit has said something of itself."""
+        return [one for one in watched if self.facts(one.target.name) is not None]
 
     def report(self, scrape: Scrape, engine: str, now: float, keep_seconds: float) -> KitReport | None:
         """The newest word on one engine of this page; None where the kit was never asked for its list."""
@@ -159,7 +164,7 @@ class Kits:
 
     def _take(self, known: _Known, answer: kit.Lists) -> None:
         if known.facts is not None and known.facts.boot_id != answer.boot_id:
-            known.lists, known.problem = {}, KitError("its kit restarted between two answers")
+            known.lists, known.problem = {}, SeveralError()
             return
         now = self._clock()
         known.lists |= {label: (now, entries) for label, entries in answer.ranks.items()}

@@ -17,10 +17,11 @@ from stanch.core.policy import PIN_MARGIN_SECONDS, Policy, lease_of_version
 from stanch.core.sample import Role, Sample
 from stanch.core.turn import Fleet, Reading, turn
 from stanch.core.verdict import State, Verdict
-from stanch.edge import client, engine
+from stanch.edge import client, engine, one_engine
 from stanch.edge.asking import Asking, Judged
-from stanch.edge.kit import Key, no_key
+from stanch.edge.kit import Key, KitError, no_key
 from stanch.edge.kits import Kits
+from stanch.edge.one_engine import SeveralError
 from stanch.edge.reading import role_evidence
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.targets import Watched
@@ -72,6 +73,7 @@ class Live:
         # A target's policy lives as long as we do, so its address names it.
         self._policies: dict[tuple[int, float, float, float], Policy] = {}
         self._learning: set[asyncio.Task[None]] = set()
+        self._several: set[str] = set()
         self._version_asked: dict[str, float] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -111,8 +113,26 @@ class Live:
         return self._roles.get(watched.target.name, Role.UNKNOWN)
 
     async def ask_kits(self) -> None:
-        """Look at the lists of all targets once, now: for an answer that will not wait for the next turn."""
+        """Look at the lists of all targets once, now: for an answer that will not wait for the next turn.
+
+        Then one list alone may make a fault, so it is seen to it that one engine gave page and list.
+        """
+        before = {name: self._kits.facts(name) for name in self.watched}
         await self._kits.look(self.watched.values())
+        await asyncio.gather(*(self._see_if_one(one) for one in self._kits.known(self.watched.values())))
+        for name, facts in before.items():
+            now = self._kits.facts(name)
+            if facts is not None and now is not None and facts.boot_id != now.boot_id:
+                self._several.add(name)
+
+    async def _see_if_one(self, watched: Watched) -> None:
+        async with self._gate:
+            try:
+                await one_engine.state(watched.base)
+            except SeveralError:
+                self._several.add(watched.target.name)
+            except KitError:
+                pass  # whoever is silent proves nothing
 
     async def turns(self, seconds: float | None) -> AsyncIterator[list[Judged]]:
         """A turn every interval and one at the end of `seconds` (None: until cancelled).
@@ -156,6 +176,8 @@ class Live:
                 named.add(sample.engine)
                 report = self._kits.report(scrape, sample.engine, now, self.policy.gap_seconds)
                 sample = self._aged(sample, now)
+                if name in self._several:
+                    sample = Sample(sample.t, sample.engine, blind=one_engine.SEVERAL)
                 readings.append(Reading(sample, self.role(watched), watched.deployment, policy, report))
                 scrapes.append(scrape)
         self._fleet, result = turn(self._fleet, readings, self.policy, now)

@@ -29,13 +29,15 @@ def requests(url: str, rank: int | None, stuck: bool, api_key_file: Path | None,
     """
     from stanch.edge import kit, listing
     from stanch.edge import output as out
-    from stanch.edge.client import session
+    from stanch.edge.one_engine import look
 
     (base, shown), key = server(url), key_reader(api_key_file)
 
     async def ask() -> Lists:
-        async with session() as connection:
-            return await kit.requests(connection, base, key)
+        found = (await look(base, key)).lists
+        if isinstance(found, kit.KitError):
+            raise found
+        return found
 
     try:
         lists = asyncio.run(ask())
