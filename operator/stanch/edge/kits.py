@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -67,7 +68,8 @@ class Kits:
         return [one for one in watched if self.facts(one.target.name) is not None]
 
     def report(self, scrape: Scrape, engine: str, now: float, keep_seconds: float) -> KitReport | None:
-        """The newest word on one engine of this page; None where the kit was never asked for its list."""
+        """The newest word on one engine of this page; None where there is none: its kit does not drain, and
+        was never asked for its list."""
         known = self._known.get(scrape.target.name)
         if known is None:
             return None
@@ -77,6 +79,7 @@ class Kits:
         boot, draining = "", False
         if known.facts is not None:
             boot, draining = known.facts.boot_id, bool(known.facts.draining)
+        draining_only = KitReport(now, boot, draining=True) if draining else None
         listed = known.lists.get(label)
         if listed is not None and now - listed[0] <= keep_seconds:
             return KitReport(listed[0], boot, listed[1], draining=draining)
@@ -84,10 +87,10 @@ class Kits:
             return KitReport(now, boot, None, str(known.problem), draining=draining)
         if known.lists or known.missing:
             if listed is not None:
-                return None  # nothing is wrong with it: it has not been looked at since
+                return draining_only  # nothing is wrong with it: it has not been looked at since
             how = "did not answer its kit" if label in known.missing else "is not in its kit's list"
             return KitReport(now, boot, None, f"rank {label} {how}", draining=draining)
-        return None
+        return draining_only
 
     def forget(self, name: str) -> None:
         """Another process answers: nothing that was said counts any more."""
@@ -105,6 +108,17 @@ class Kits:
                 # Whoever does not answer now may have a kit all the same.
                 known.problem = error if error.absent else None
                 known.looked = self._clock() if error.absent else None
+
+    async def refresh(self, watched: Watched) -> None:
+        """Ask for the state again: a drain shows nowhere else. Whoever does not answer says nothing new."""
+        known = self._of(watched.target.name)
+        if known.problem is not None and known.problem.absent:
+            return
+        with suppress(KitError):
+            async with self._gate:
+                before, known.facts = known.facts, await kit.state(self._session, watched.base)
+            if before is not None and before.boot_id != known.facts.boot_id:
+                known.lists = {}
 
     def is_due(self, name: str, every_seconds: float, *, suspect: bool) -> bool:
         """Whether so much time has passed since the last look. Those never looked at come spread over the

@@ -155,7 +155,9 @@ class Live:
                     running.result()
                 if at == seconds:
                     await self._read([one for name, one in self.watched.items() if name not in self._newest])
-                    await self._kits.look(self._suspects())
+                    suspects = self._suspects()
+                    others = [one for one in self.watched.values() if one not in suspects]
+                    await asyncio.gather(self._kits.look(suspects), *map(self._kits.refresh, others))
                 if self._newest:
                     yield self.turn()
         finally:
