@@ -70,9 +70,12 @@ class Cordoned(NoControl):
     def state(self) -> KitState:
         return {"draining": True, "cordoned": True, "cordonIncident": "leak-1", "outcomes": []}
 
+    def access(self, authorization: str | None) -> tuple[int, Mapping[str, Any]] | None:
+        return None if authorization == "Bearer t" else (401, {"error": "no"})
+
     def command(self, body: bytes, authorization: str | None) -> tuple[int, Mapping[str, Any]]:
         self.bodies.append(body)
-        return (200, {"state": "accepted"}) if authorization == "Bearer t" else (401, {"error": "no"})
+        return 200, {"state": "accepted"}
 
 
 class Broken(NoControl):
@@ -255,6 +258,25 @@ class TestState:
         body = get(FakeApp(None), contract.ROUTE_STATE).json()
         assert body["disabled"] == "this server has no engine core"
 
+    @pytest.mark.parametrize(
+        ("authorization", "sees"),
+        [(None, False), ("Bearer wrong", False), ("Bearer vllms", True), ("Bearer t", True)],
+    )
+    def test_ids_in_outcomes_are_for_those_who_may_have_the_list(
+        self, authorization: str | None, sees: bool
+    ) -> None:
+        control = Cordoned()
+        outcome: contract.Outcome = {
+            "id": "r", "state": "done", "released": ["cmpl-a"], "ways": {"cmpl-a": "freed"},
+            "refused": {"cmpl-b": "no"}, "refusals": {"reading": 1},
+        }  # fmt: skip
+        control.state = lambda: KitState(draining=False, outcomes=[outcome])  # type: ignore[method-assign]
+        app = FakeApp(FakeCores(replies), keys=["vllms"])
+        headers = {} if authorization is None else {"Authorization": authorization}
+        body = get(app, contract.ROUTE_STATE, control, headers=headers).body
+        assert (b"cmpl-" in body) == sees
+        assert json.loads(body)["outcomes"][0]["refusals"] == {"reading": 1}
+
     def test_of_a_cordoned_engine(self) -> None:
         body = get(FakeApp(FakeCores(replies)), contract.ROUTE_STATE, Cordoned()).json()
         assert (body["ready"], body["draining"], body["cordonIncident"]) == (False, True, "leak-1")
@@ -389,6 +411,7 @@ class TestOtherTraffic:
             return getattr(NoControl(), method)(*arguments)
 
         control = Moody()
+        control.access = lambda authorization: None  # type: ignore[method-assign]
         setattr(control, method, moody)
         app = FakeApp(FakeCores(replies))
         middleware = StanchMiddleware(app, control)
@@ -491,8 +514,34 @@ class TestCommandsRoute:
     def test_too_long(self) -> None:
         control = Cordoned()
         options: dict[str, Any] = {"method": "POST", "body": b"x" * (MAX_BODY_BYTES + 1)}
+        options["headers"] = {"Authorization": "Bearer t"}
         assert get(FakeApp(None), contract.ROUTE_COMMAND, control, **options).status == 413
         assert control.bodies == []
+
+    @pytest.mark.parametrize(("token", "status"), [(b"Bearer t", 400), (b"Bearer u", 401)])
+    def test_a_body_that_is_cut_off_or_not_wanted(self, token: bytes, status: int) -> None:
+        """What is cut off is not carried out; without the token it is not even read."""
+        control, app = Cordoned(), FakeApp(None)
+        messages = [
+            {"type": "http.request", "body": b'{"id": "half"}', "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return messages.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http", "app": app, "method": "POST", "path": contract.ROUTE_COMMAND,
+            "headers": [(b"authorization", token)],
+        }  # fmt: skip
+        asyncio.run(StanchMiddleware(app, control)(scope, receive, send))
+        assert sent[0]["status"] == status
+        assert control.bodies == []
+        assert len(messages) == (0 if status == 400 else 2)
 
 
 @pytest.mark.parametrize(

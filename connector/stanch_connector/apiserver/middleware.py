@@ -161,10 +161,16 @@ class StanchMiddleware:
         if path == contract.ROUTE_COMMAND:
             if method != "POST":
                 return 405, {"error": "only POST"}
-            body = await read_body(receive)
+            given = authorization.decode("latin-1") if authorization is not None else None
+            refusal = self._control.access(given)
+            if refusal is not None:
+                return refusal
+            try:
+                body = await read_body(receive)
+            except CutOffError:
+                return 400, {"error": "the body was cut off; nothing was done"}
             if body is None:
                 return 413, {"error": "too long"}
-            given = authorization.decode("latin-1") if authorization is not None else None
             return self._control.command(body, given)
         if path not in (contract.ROUTE_REQUESTS, contract.ROUTE_STATE, contract.ROUTE_READY):
             return 404, {"error": "not a route of the kit"}
@@ -174,7 +180,7 @@ class StanchMiddleware:
         if path == contract.ROUTE_REQUESTS:
             return await self._routes.requests(state, authorization)
         if path == contract.ROUTE_STATE:
-            return await self._routes.state(state)
+            return await self._routes.state(state, authorization)
         return await self._routes.ready(state)
 
 
@@ -191,13 +197,17 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+class CutOffError(Exception):
+    """The client went before its body had ended."""
+
+
 async def read_body(receive: Receive) -> bytes | None:
-    """The request's body; None where it is longer than MAX_BODY_BYTES."""
+    """The request's body; None where it is longer than MAX_BODY_BYTES. Raises CutOffError."""
     parts = bytearray()
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return bytes(parts)
+            raise CutOffError
         parts += message.get("body", b"")
         if len(parts) > MAX_BODY_BYTES:
             return None
