@@ -182,7 +182,7 @@ def test_where_it_broke(make: Callable[[], Pair], where: str, words: str) -> Non
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        row(answering("prefill", says(401)), "give its file with --token-file", id="key"),
+        row(answering("prefill", says(401)), "give its file with --api-key-file", id="key"),
         row(breaks(transferred=None), "the decode engine counts no transfers", id="no-counter"),
     ],
 )
@@ -254,7 +254,7 @@ def test_as_data_and_with_a_model_and_a_key(tmp_path: Path) -> None:
 
     async def scene(pair: Pair) -> Done:
         ends = ("--prefill", pair.prefill.url, "--decode", pair.decode.url)
-        more = ("--model", "lora", "--token-file", str(file), "--output", "json")
+        more = ("--model", "lora", "--api-key-file", str(file), "--output", "json")
         return await stanch("probe", *ends, *more)
 
     pair = Pair()

@@ -128,11 +128,12 @@ class TestRequests:
         server = FakeKit(entry())
         server.key = "sesame"
         done = run("requests", server)
-        assert (done.code, "give the file that holds it with --token-file" in done.err) == (3, True)
+        assert (done.code, "give the file that holds it with --api-key-file" in done.err) == (3, True)
         file = tmp_path / "key"
         file.write_text("sesame\n")
-        assert run("requests", server, "--token-file", str(file)).code == 0
-        done = run("requests", server, "--token-file", str(tmp_path / "none"))
+        for name in ("--api-key-file", "--token-file"):  # the second is taken, and not shown
+            assert run("requests", server, name, str(file)).code == 0
+        done = run("requests", server, "--api-key-file", str(tmp_path / "none"))
         assert (done.code, "the API key cannot be read" in done.err) == (65, True)
 
 

@@ -135,6 +135,13 @@ def test_help_is_data(arguments: list[str], capsys: pytest.CaptureFixture[str]) 
     assert "stanch" in out
 
 
+@pytest.mark.parametrize("command", ["check", "watch", "requests", "probe", "release"])
+def test_one_name_for_each_secret(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """--token-file is shown only where it is the token that a release needs."""
+    _, out, _ = run([command, "--help"], capsys)
+    assert ("--api-key-file" in out, "--token-file" in out) == (True, command == "release")
+
+
 def test_the_printed_policy_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(["policy"], capsys)
     assert (code, err) == (0, "")

@@ -101,7 +101,7 @@ def test_one_entry_that_makes_no_sense_spoils_the_list(bad: Any) -> None:
         row(says(404, {"detail": "Not Found"}), "it has no engine kit", True, id="404"),
         row(
             says(401, {"error": "x"}),
-            "its kit wants vLLM's API key: give the file .* --token-file",
+            "its kit wants vLLM's API key: give the file .* --api-key-file",
             False,
             id="401",
         ),

@@ -163,7 +163,7 @@ def _checked(reply: Reply, schema: str, *, key_given: bool) -> dict[str, Any]:
         how = (
             "does not take the API key in that file"
             if key_given
-            else "wants vLLM's API key: give the file that holds it with --token-file"
+            else "wants vLLM's API key: give the file that holds it with --api-key-file"
         )
         raise KitError(f"its kit {how} (HTTP {status})", lasting=True)
     if status == HTTPStatus.NOT_IMPLEMENTED:

@@ -167,7 +167,7 @@ class Probe:
             why = str(error).replace("its kit", who, 1)
             raise StopError(End.BROKE, where, why) from None
         if reply.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            why = f"{who} wants its API key (HTTP {reply.status}): give its file with --token-file"
+            why = f"{who} wants its API key (HTTP {reply.status}): give its file with --api-key-file"
             raise StopError(End.UNKNOWN, where, why)
         if reply.status != HTTPStatus.OK:
             raise StopError(

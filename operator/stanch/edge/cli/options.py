@@ -72,10 +72,23 @@ def output_option(command: F) -> F:
     )(command)
 
 
+class _SecondNameHidden(click.Option):
+    """An option whose second name is taken, and never shown: `release` calls another secret by it."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return None if record is None else (record[0].replace(f", {self.opts[1]}", ""), record[1])
+
+
 def key_option(help_text: str) -> Callable[[F], F]:
     """vLLM's own --api-key, as `api_key_file`."""
     return click.option(
-        "--api-key-file", "--token-file", "api_key_file", type=click.Path(path_type=Path), help=help_text
+        "--api-key-file",
+        "--token-file",
+        "api_key_file",
+        cls=_SecondNameHidden,
+        type=click.Path(path_type=Path),
+        help=help_text,
     )
 
 
