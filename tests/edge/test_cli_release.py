@@ -315,7 +315,7 @@ class TestRelease:
             row(
                 [], "say what to release: IDS (`stanch requests` lists them), --older-than 120s", id="nothing"
             ),
-            row(["cmpl-a", "--all"], "either which IDS or --all", id="ids-and-all"),
+            row(["cmpl-a", "--all"], "either --all, which is of any age, or which IDS", id="ids-and-all"),
             row(
                 ["--older-than", "soon"],
                 "'soon' is not a number of seconds (allowed: 0 to 86400, such",

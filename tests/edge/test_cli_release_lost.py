@@ -15,6 +15,7 @@ from stanch.edge import release as releasing
 from stanch.edge.client import session
 from stanch.edge.kit import KitError
 from stanch.edge.release import Order, Released
+from tests.edge.cli import Done, inside
 from tests.edge.fake_kit import Answer, FakeKit, entry, hangs, says
 from tests.edge.fake_vllm import FakeVllm
 
@@ -156,3 +157,26 @@ class TestNoAnswerToTheOrder:
 async def _nobody_there() -> None:
     async with session(connections=1) as connection:
         await releasing.release(connection, "http://127.0.0.1:1", Order(), "t")
+
+
+def test_what_is_not_known_is_not_said_on_standard_output_too() -> None:
+    done = run(server(state="failed", reason="not finished by its deadline"), "--all")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.count("not finished by its deadline") == 1
+
+
+def test_one_that_is_too_young_is_called_so() -> None:
+    refused = {"cmpl-a-0-0badcafe": "rank 0: it has been so for 77 s"}
+    one = server(state="done", refused=refused, refusals={"too-young": 1})
+    done = run(one, "cmpl-a", "--older-than", "2m")
+    assert (done.code, "refused: rank 0: too young: it has been so for 77 s" in done.out) == (1, True)
+
+
+def run(one: FakeKit, *arguments: str) -> Done:
+    async def scene() -> Done:
+        fake = FakeVllm()
+        fake.kit = one
+        async with fake:
+            return await inside("release", fake.url, *arguments)
+
+    return asyncio.run(scene())

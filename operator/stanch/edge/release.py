@@ -27,6 +27,8 @@ _LOST_SECONDS = 5.0
 # Of the time for all of it, what the list may take: it only brings the names that people know.
 _PART_FOR_LIST = 1 / 3
 _LEAST_DEADLINE_SECONDS = 1.0
+# The kit's words for one that is too young, which do not name it.
+_AGE = "it has been so for"
 _OPEN = ("accepted", "running")
 # What a proxy answers where the engine has, or may have, taken the order.
 _GATEWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT)
@@ -252,5 +254,5 @@ def _fate(
         None if entry is None else entry.id,
         None if entry is None else entry.blocks,
         None if way is None else one_line(way, 40),
-        None if refusal is None else one_line(refusal, 300),
+        None if refusal is None else one_line(refusal, 300).replace(_AGE, f"too young: {_AGE}", 1),
     )

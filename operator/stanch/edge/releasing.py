@@ -50,7 +50,8 @@ def record(target: str, released: Released) -> dict[str, object]:
 
 
 def show(released: Released) -> None:
-    """A table on standard output: each request, and what was done with it or why nothing was."""
+    """A table on standard output: each request, and what was done with it or why nothing was. Nothing, where
+    nothing is known of any."""
     from rich.table import Table
     from rich.text import Text
 
@@ -63,6 +64,8 @@ def show(released: Released) -> None:
     left = len(released.fates) - len(done)
     end += f"; {left} not" if left else ""
     if not released.fates:
+        if not released.certain:
+            return
         print_table(None, released.reason or "nothing is stuck that this means: nothing was released")
         return
     view = Table(box=None, pad_edge=False, show_edge=False)

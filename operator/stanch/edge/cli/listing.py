@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from stanch.edge import interrupt
 from stanch.edge.cli.options import key_option, key_reader, output_option, server
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def requests(url: str, rank: int | None, stuck: bool, api_key_file: Path | None,
         return found
 
     try:
-        lists = asyncio.run(ask())
+        lists = interrupt.run(ask())
     except kit.KitError as error:
         click.echo(f"cannot tell about {shown}: {error}", err=True)
         return EXIT_CANNOT_TELL

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from stanch.edge import interrupt
 from stanch.edge.cli.options import Seconds, key_option, key_reader, output_option
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def probe(
         async with session() as connection:
             return await Probe(connection, pair[0], pair[1], timeout, model, key).run()
 
-    probed = asyncio.run(run())
+    probed = interrupt.run(run())
     if output == "json":
         data: dict[str, object] = {
             "schema": "stanch.probe/1",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stanch.edge import interrupt
 from stanch.edge.cli.options import Options, Seconds, live_options
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def watch(pairs: Sequence[str], targets_file: Path | None, seconds: float | None
             else:
                 await _lines(live, seconds, canary)
 
-    asyncio.run(run())
+    interrupt.run(run())
     return 0
 
 
