@@ -40,7 +40,7 @@ def probe(
     from stanch.edge import output as out
     from stanch.edge.client import session
     from stanch.edge.probe import Probe
-    from stanch.edge.probed import End
+    from stanch.edge.probed import End, MisuseError
     from stanch.edge.targets import TargetError, distinct, from_url
 
     try:
@@ -53,7 +53,10 @@ def probe(
         async with session() as connection:
             return await Probe(connection, pair[0], pair[1], timeout, model, key).run()
 
-    probed = interrupt.run(run())
+    try:
+        probed = interrupt.run(run())
+    except MisuseError as error:
+        raise click.UsageError(str(error)) from None
     if output == "json":
         data: dict[str, object] = {
             "schema": "stanch.probe/1",
