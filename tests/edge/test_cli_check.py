@@ -180,6 +180,27 @@ def test_what_a_version_means(version: str | None, status: str, words: str) -> N
     assert (found.version, found.status, words in found.text) == (version, status, True)
 
 
+@pytest.mark.parametrize(
+    ("fix", "status", "words"),
+    [
+        row("active", "fixed", "the kit's fix for it is active here; other ways", id="active"),
+        row("not-needed", "not-affected", "is not this engine's: there is no KV connector", id="not-needed"),
+        row(
+            "unpatched",
+            "affected",
+            "is not active (unpatched: there is no KV connector): use",
+            id="unpatched",
+        ),
+        row(None, "affected", "has the known defect if it uses NIXL", id="not-said"),
+    ],
+)
+def test_what_a_version_means_with_a_kit(fix: str | None, status: str, words: str) -> None:
+    fake = FakeVllm()
+    fake.kit = FakeKit(fix=fix, fixReason="there is no KV connector")
+    (found,) = check([fake], *LOOK, "--output", "json").objects
+    assert (found["vllm"]["status"], words in found["vllm"]["advice"]) == (status, True)
+
+
 def test_the_json_object() -> None:
     fake = FakeVllm(Rank(usage=0.82))
     done = check([fake], *LOOK, "--output", "json")

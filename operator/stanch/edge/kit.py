@@ -58,10 +58,13 @@ class KitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What /state says; None: it does not say. role: only where kv_role tells it (kv_both does not)."""
+    """What /state says; None: it does not say. role: only where kv_role tells it (kv_both does not). fix: one
+    of contract.Fix, fix_reason: a sentence."""
 
     boot_id: str
     connector: str | None = None
+    fix: str | None = None
+    fix_reason: str | None = None
     role: Role | None = None
     lease_seconds: float | None = None
     pin_seconds: float | None = None
@@ -189,6 +192,8 @@ def facts_of(data: Mapping[str, Any]) -> Facts:
     return Facts(
         boot_id=data["bootId"],
         connector=said(data, "connector"),
+        fix=said(data, "fix"),
+        fix_reason=said(data, "fixReason"),
         role=_ROLES.get(str(data.get("role"))),
         lease_seconds=_seconds(data.get("leaseSeconds")),
         pin_seconds=_seconds(data.get("pinSeconds")),

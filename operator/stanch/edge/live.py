@@ -19,7 +19,7 @@ from stanch.core.turn import Fleet, Reading, turn
 from stanch.core.verdict import State, Verdict
 from stanch.edge import client, engine, one_engine
 from stanch.edge.asking import Asking, Judged
-from stanch.edge.kit import Key, KitError, no_key
+from stanch.edge.kit import Facts, Key, KitError, no_key
 from stanch.edge.kits import Kits
 from stanch.edge.one_engine import SeveralError
 from stanch.edge.reading import role_evidence
@@ -111,6 +111,10 @@ class Live:
         if facts is not None and facts.role is not None:
             return facts.role
         return self._roles.get(watched.target.name, Role.UNKNOWN)
+
+    def facts(self, name: str) -> Facts | None:
+        """What the kit of that target said of itself; None where it has none, or did not say."""
+        return self._kits.facts(name)
 
     async def ask_kits(self) -> None:
         """Look at the lists of all targets once, now: for an answer that will not wait for the next turn.

@@ -61,7 +61,7 @@ def check(urls: Sequence[str], role: str, seconds: float | None, options: Option
                     judged = turn
             if options.canary:
                 judged = await asyncio.gather(*(_asked(live, one) for one in judged))
-            advice = {name: advise(version) for name, version in live.versions.items()}
+            advice = {name: advise(version, live.facts(name)) for name, version in live.versions.items()}
         # A reader that has gone (`| head`) does not change the answer.
         with suppress(BrokenPipeError, SystemExit):
             if options.output == "json":

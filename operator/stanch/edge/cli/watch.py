@@ -85,7 +85,8 @@ async def _json(live: Live, seconds: float | None, canary: bool) -> None:
 
     async for judged in live.turns(seconds):
         for one in live.ask_in_background(judged) if canary else judged:
-            out.json_line(out.live_record(one, advise(live.versions.get(one.watched.target.name))))
+            name = one.watched.target.name
+            out.json_line(out.live_record(one, advise(live.versions.get(name), live.facts(name))))
         out.flush()
 
 
