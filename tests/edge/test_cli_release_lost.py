@@ -122,6 +122,21 @@ def test_an_outcome_that_does_not_come(hasty: None, then: Callable[[FakeKit], No
     assert len(one.commands) == 1
 
 
+def test_the_outcome_is_asked_for_with_the_token(hasty: None) -> None:
+    """The kit names ids only to those who may command, or have the list."""
+    one = server()
+    given: list[str | None] = []
+
+    async def state(request: web.Request) -> web.StreamResponse:
+        given.append(request.headers.get("Authorization"))
+        del one.answers["state"]
+        return await one.serve(request)
+
+    after_the_order(one, lambda: one.answers.update(state=state))
+    released(one)
+    assert given == ["Bearer t"]
+
+
 class TestNoAnswerToTheOrder:
     """It may have been given all the same."""
 

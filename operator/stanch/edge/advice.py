@@ -48,9 +48,9 @@ def advise(version: str | None, facts: Facts | None = None) -> Advice:
         return Advice(
             version,
             "affected",
-            f"vLLM {version} has the known defect, and the kit's fix is not active ({facts.fix}{reason}): use "
-            "the fixed connector or upgrade to 0.30.0 or later; until then a release or a restart frees the "
-            "blocks",
+            f"vLLM {version} has the known defect, and the kit's fix is not active ({facts.fix}{reason}): "
+            "use the fixed connector or upgrade to 0.30.0 or later; until then a release or a restart frees "
+            "the blocks",
         )
     return Advice(
         version,

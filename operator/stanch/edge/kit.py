@@ -92,9 +92,12 @@ class Reply:
     data: object
 
 
-async def state(session: aiohttp.ClientSession, base: str, seconds: float = STATE_SECONDS) -> Facts:
-    """Raises KitError."""
-    reply = await exchange(session, "GET", base + contract.ROUTE_STATE, seconds)
+async def state(
+    session: aiohttp.ClientSession, base: str, seconds: float = STATE_SECONDS, token: str | None = None
+) -> Facts:
+    """Raises KitError. token: the one that commands, or the API key: the outcomes name ids only to those."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    reply = await exchange(session, "GET", base + contract.ROUTE_STATE, seconds, headers=headers)
     return facts_of(_checked(reply, contract.SCHEMA_STATE, key_given=False))
 
 

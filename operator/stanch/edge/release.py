@@ -107,7 +107,7 @@ async def release(
         "deadlineSeconds": max(_LEAST_DEADLINE_SECONDS, round(deadline - time.monotonic(), 1)),
     }
     outcome = await _post(session, base, command, token)
-    outcome = await _end(session, base, command, outcome, deadline + _SLACK_SECONDS)
+    outcome = await _end(session, base, command, outcome, deadline + _SLACK_SECONDS, token)
     before = looked.lists if isinstance(looked.lists, Lists) else Lists(boot_id, {})
     return _told(outcome, command["id"], boot_id, order, before)
 
@@ -166,6 +166,7 @@ async def _end(
     command: contract.Command,
     outcome: Mapping[str, Any],
     deadline: float,
+    token: str | None,
 ) -> Mapping[str, Any]:
     """What the order ended with. An order that was given is not forgotten for a question that fails: only
     when the time is over, another process answers, or the kit has lost it, is there a KitError that names it.
@@ -180,7 +181,7 @@ async def _end(
             raise KitError(_given(command, outcome, why))
         await asyncio.sleep(_POLL_SECONDS)
         try:
-            facts = await kit.state(session, base, min(kit.STATE_SECONDS, max(1.0, deadline - now)))
+            facts = await kit.state(session, base, min(kit.STATE_SECONDS, max(1.0, deadline - now)), token)
         except KitError as error:
             why, lost_since = str(error), None
             continue
