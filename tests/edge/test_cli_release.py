@@ -230,10 +230,16 @@ class TestRelease:
                         "young": False,
                     },
                 ],
+                "releases": {},
                 "refusals": {"reading": 1},
                 "missingRanks": [],
             }
         ]
+
+    def test_of_very_many_it_names_some_and_counts_all(self, token: str) -> None:
+        said = outcome(releases={"freed": 700}, refusals={"reading": 150})
+        done, _ = self.released(token, said, "--all")
+        assert done.out.splitlines()[-1] == "700 released; 150 not; 848 of them are not named above"
 
     @pytest.mark.parametrize(
         ("said", "arguments", "code", "words"),

@@ -67,8 +67,9 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """An order that ended. state, reason: as the kit says; refusals: counts by kind; missing: ranks that did
-    not answer."""
+    """An order that ended. state, reason: as the kit says; fates: of those that the kit names, which are not
+    all of very many; releases: how many by way, empty where an older kit does not count them; refusals: how
+    many by kind; missing: ranks that did not answer."""
 
     command_id: str
     boot_id: str
@@ -78,6 +79,7 @@ class Released:
     fates: tuple[Fate, ...]
     refusals: Mapping[str, int] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    releases: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def certain(self) -> bool:
@@ -233,13 +235,15 @@ def _told(outcome: Mapping[str, Any], command_id: str, boot_id: str, order: Orde
         one_line(str(outcome.get("state")), 20),
         kit.said(outcome, "reason"),
         tuple(fates),
-        {
-            one_line(str(kind), 40): count
-            for kind, count in (counts.items() if isinstance(counts, dict) else ())
-            if isinstance(count, int)
-        },
+        _counts(counts),
         tuple(str(rank) for rank in _list(outcome.get("missingRanks"))),
+        _counts(outcome.get("releases")),
     )
+
+
+def _counts(value: object) -> dict[str, int]:
+    pairs = value.items() if isinstance(value, dict) else ()
+    return {one_line(str(kind), 40): count for kind, count in pairs if type(count) is int and count > 0}
 
 
 def _list(value: object) -> Sequence[object]:

@@ -44,6 +44,7 @@ def record(target: str, released: Released) -> dict[str, object]:
             }
             for fate in released.fates
         ],
+        "releases": dict(released.releases),
         "refusals": dict(released.refusals),
         "missingRanks": list(released.missing),
     }
@@ -59,10 +60,14 @@ def show(released: Released) -> None:
 
     done = [fate for fate in released.fates if fate.way is not None]
     known = [fate.blocks for fate in done if fate.blocks is not None]
-    blocks = f", {sum(known)} blocks" if done and len(known) == len(done) else ""
-    end = f"{len(done)} {'would be ' if released.dry_run else ''}released{blocks}"
     left = len(released.fates) - len(done)
-    end += f"; {left} not" if left else ""
+    # The kit names the first hundreds, and counts all.
+    count, kept = sum(released.releases.values()) or len(done), max(left, sum(released.refusals.values()))
+    blocks = f", {sum(known)} blocks" if done and len(known) == count else ""
+    end = f"{count} {'would be ' if released.dry_run else ''}released{blocks}"
+    end += f"; {kept} not" if kept else ""
+    unnamed = count + kept - len(released.fates)
+    end += f"; {unnamed} of them are not named above" if unnamed > 0 else ""
     if not released.fates:
         if not released.certain:
             return
