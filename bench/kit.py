@@ -1,7 +1,7 @@
 """What the engine kit costs.
 
     python -m bench.kit                                       the ledger and the list; needs no engine
-    python -m bench.kit --engines [--pairs 12] [--requests 32]   and real engines, with the kit and stock
+    python -m bench.kit --engines [--pairs 20] [--requests 64]   and real engines, with the kit and stock
     python -m bench.kit --engines --control                   two stock pairs: what the method itself says
 
 The engines are a prefill and a decode of vLLM on the CPU (`make engines`) with the tests' tiny model, whose
@@ -151,8 +151,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--engines", action="store_true")
     parser.add_argument("--control", action="store_true")
-    parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--version", default="0.29.0")
     options = parser.parse_args(arguments)
     without_engines()

@@ -77,9 +77,10 @@ class Cordon(TypedDict, total=False):
 class Outcome(TypedDict, total=False):
     """What became of a command; kept in KitState.outcomes, the last few of them.
 
-    Of a release: released: scheduler ids, under dryRun those that would be. ways: what was done to each of
-    them. refused: a sentence by scheduler id, or by the id that was asked for where no request has it.
-    refusals: how many, by kind. missingRanks: ranks that did not answer."""
+    Of a release: released: scheduler ids, under dryRun those that would be; ways: what was done to each of
+    them (the first 500); releases: how many, by way. refused: a sentence by scheduler id, or by the id that
+    was asked for where no request has it (the first 100); refusals: how many, by kind. missingRanks: ranks
+    that did not answer."""
 
     id: str
     verb: str
@@ -88,6 +89,7 @@ class Outcome(TypedDict, total=False):
     dryRun: bool
     released: list[str]
     ways: dict[str, Way]
+    releases: dict[str, int]
     refused: dict[str, str]
     refusals: dict[str, int]
     missingRanks: list[int]
@@ -133,7 +135,8 @@ class KitState(TypedDict, total=False):
     """What the kit says of itself. ready: what ROUTE_READY would say. pinSeconds, leaseSeconds: of the
     connector, null where it has none. errors: exceptions caught in the kit's own hooks, by hook, of all
     processes. fixHits: requests that the fix reported and the stock connector would have lost. releases: by
-    Way. refusals: requests that a release did not touch, by Refusal."""
+    Way. refusals: requests that a release did not touch, by Refusal. malformed: texts of annotations, and
+    lines of their file, that were not understood."""
 
     schema: str
     contract: int
@@ -156,4 +159,5 @@ class KitState(TypedDict, total=False):
     fixHits: int
     releases: dict[str, int]
     refusals: dict[str, int]
+    malformed: int
     disabled: str | None

@@ -22,7 +22,7 @@ from typing import Final
 
 from stanch_connector.contract import Refusal, Way
 
-# Released ids remembered on the scheduler's side and on each rank: about 10 MB at most.
+# Released ids remembered on the scheduler's side and on each rank: about 15 MB at most.
 TOMBSTONES: Final = 65_536
 
 

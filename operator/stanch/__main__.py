@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
+from stanch.edge import interrupt
 from stanch.edge.errors import EXIT_INTERRUPTED, EXIT_UNAVAILABLE
+
+interrupt.at_once()
 
 
 def main() -> int:
@@ -20,9 +23,10 @@ def main() -> int:
             file=sys.stderr,
         )
         return EXIT_UNAVAILABLE
+    try:
+        return commands.run(sys.argv[1:], debug=bool(os.environ.get("STANCH_DEBUG")))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    return commands.run(sys.argv[1:], debug=bool(os.environ.get("STANCH_DEBUG")))
 
 
 if __name__ == "__main__":

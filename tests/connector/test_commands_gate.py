@@ -12,8 +12,8 @@ from stanch_connector.apiserver.commands import Order, ReleaseArgs
 from stanch_connector.apiserver.control import Control
 from stanch_connector.apiserver.gate import Gate, Report
 from stanch_connector.apiserver.restart import Act
-from stanch_connector.contract import ANNOTATION_COMMAND, ANNOTATION_CORDON
-from stanch_connector.engine.guard import Guard
+from stanch_connector.contract import ANNOTATION_COMMAND, ANNOTATION_CORDON, KitState
+from stanch_connector.engine.guard import FAILURES_IN_A_ROW, Guard
 
 pytestmark = pytest.mark.unit
 
@@ -60,7 +60,14 @@ def body(name: str, verb: str, boot: str = BOOT, **more: object) -> bytes:
 def test_it_is_the_control_that_the_middleware_asks() -> None:
     control: Control = Gate(BOOT)
     assert control.not_ready() is None
-    assert control.state() == {"draining": False, "cordoned": False, "cordonIncident": None, "outcomes": []}
+    quiet: KitState = {
+        "draining": False,
+        "cordoned": False,
+        "cordonIncident": None,
+        "outcomes": [],
+        "malformed": 0,
+    }
+    assert control.state() == quiet
 
 
 def test_cordon_is_not_ready_but_turns_nothing_away() -> None:
@@ -263,6 +270,40 @@ def test_post_needs_the_token_of_now(tmp_path: Path) -> None:
     assert scene.gate.command(posted, "Bearer another-token-of-enough-bytes")[0] == 200
     again = scene.gate.command(posted, "Bearer another-token-of-enough-bytes")
     assert (again[0], again[1]["state"]) == (200, "done")
+
+
+def test_what_is_not_understood_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    for _ in range(3):
+        scene.gate.read({"stanch.dev/command": "{not json", "stanch.dev/cordon": "[]"})
+    assert scene.gate.state()["malformed"] == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "stanch: the annotation stanch.dev/cordon is not understood, and ignored",
+        "stanch: the annotation stanch.dev/command is not understood, and ignored",
+    ]
+
+
+def test_of_a_posted_release_the_others_need_no_ids(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    scene = Scene(file)
+    scene.gate.command(body("r", "release", args={"ids": ["cmpl-a"] * 9000}), f"Bearer {TOKEN}")
+    (posted,) = scene.gate.posted()
+    assert len(posted) < 200
+    other = Scene()
+    other.gate.forwarded(posted)
+    assert other.outcomes()["r"][0] == "accepted"
+
+
+def test_a_gate_that_is_off_takes_no_command(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    scene = Scene(file)
+    for _ in range(FAILURES_IN_A_ROW):
+        scene.gate.guard.failed("turn", RuntimeError())
+    status, answer = scene.gate.command(body("d", "drain"), f"Bearer {TOKEN}")
+    assert (status, "turned itself off" in answer["error"]) == (503, True)
+    assert scene.outcomes() == {}
 
 
 def test_the_token_is_in_no_answer_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -285,3 +285,29 @@ def test_the_names_are_those_of_the_code() -> None:
     module, _, name = names.MIDDLEWARE.rpartition(".")
     assert f"class {name}" in text(module)
     assert names.CONNECTOR in text(names.CONNECTOR_MODULE)
+
+
+@pytest.mark.parametrize("target", ["", "a:b"])
+def test_a_target_that_cannot_be_one(target: str, tmp_path: Path) -> None:
+    """An unset variable must not install into the working directory."""
+    run = subprocess.run(
+        [sys.executable, "-m", "stanch_connector.install", target],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, "Traceback" in run.stderr) == (2, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_installed_though_nobody_reads_the_advice(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123  (a device)
+        run = subprocess.run(
+            [sys.executable, "-m", "stanch_connector.install", str(tmp_path)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (run.returncode, "Traceback" in run.stderr) == (0, False)
+    assert "its advice was not printed" in run.stderr
+    assert (tmp_path / "stanch_connector").is_dir()

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from stanch_connector import contract
 from stanch_connector.apiserver import ask, routes
+from stanch_connector.apiserver import middleware as middleware_module
 from stanch_connector.apiserver.boot import boot_id
 from stanch_connector.apiserver.control import NoControl
 from stanch_connector.apiserver.facts import facts
@@ -69,9 +70,12 @@ class Cordoned(NoControl):
     def state(self) -> KitState:
         return {"draining": True, "cordoned": True, "cordonIncident": "leak-1", "outcomes": []}
 
+    def access(self, authorization: str | None) -> tuple[int, Mapping[str, Any]] | None:
+        return None if authorization == "Bearer t" else (401, {"error": "no"})
+
     def command(self, body: bytes, authorization: str | None) -> tuple[int, Mapping[str, Any]]:
         self.bodies.append(body)
-        return (200, {"state": "accepted"}) if authorization == "Bearer t" else (401, {"error": "no"})
+        return 200, {"state": "accepted"}
 
 
 class Broken(NoControl):
@@ -254,6 +258,25 @@ class TestState:
         body = get(FakeApp(None), contract.ROUTE_STATE).json()
         assert body["disabled"] == "this server has no engine core"
 
+    @pytest.mark.parametrize(
+        ("authorization", "sees"),
+        [(None, False), ("Bearer wrong", False), ("Bearer vllms", True), ("Bearer t", True)],
+    )
+    def test_ids_in_outcomes_are_for_those_who_may_have_the_list(
+        self, authorization: str | None, sees: bool
+    ) -> None:
+        control = Cordoned()
+        outcome: contract.Outcome = {
+            "id": "r", "state": "done", "released": ["cmpl-a"], "ways": {"cmpl-a": "freed"},
+            "refused": {"cmpl-b": "no"}, "refusals": {"reading": 1},
+        }  # fmt: skip
+        control.state = lambda: KitState(draining=False, outcomes=[outcome])  # type: ignore[method-assign]
+        app = FakeApp(FakeCores(replies), keys=["vllms"])
+        headers = {} if authorization is None else {"Authorization": authorization}
+        body = get(app, contract.ROUTE_STATE, control, headers=headers).body
+        assert (b"cmpl-" in body) == sees
+        assert json.loads(body)["outcomes"][0]["refusals"] == {"reading": 1}
+
     def test_of_a_cordoned_engine(self) -> None:
         body = get(FakeApp(FakeCores(replies)), contract.ROUTE_STATE, Cordoned()).json()
         assert (body["ready"], body["draining"], body["cordonIncident"]) == (False, True, "leak-1")
@@ -334,6 +357,39 @@ class TestOtherTraffic:
         assert asyncio.run(call(middleware, app, contract.ROUTE_REQUESTS)).status == 501
         assert asyncio.run(call(middleware, app, contract.ROUTE_READY)).status == 200
 
+    def test_one_that_cannot_be_made_hands_on_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def raises() -> str:
+            raise OSError
+
+        monkeypatch.setattr(middleware_module, "boot_id", raises)
+        app = FakeApp(FakeCores(replies))
+        for path in ("/v1/completions", contract.ROUTE_STATE, "/metrics"):
+            assert get(app, path).body == b"served"
+
+    def test_a_request_without_a_path_is_vllms_to_answer(self) -> None:
+        reached: list[str] = []
+
+        async def application(scope: Any, *_: Any) -> None:
+            reached.append(scope["type"])
+
+        async def nothing(*_: Any) -> Any:
+            raise AssertionError
+
+        asyncio.run(StanchMiddleware(application, NoControl())({"type": "http"}, nothing, nothing))
+        assert reached == ["http"]
+
+    def test_what_was_not_counted_in_is_not_counted_out(self) -> None:
+        control = Cordoned()
+        control.turns_away = lambda path, request_id: None  # type: ignore[method-assign]
+        control.open = 1
+
+        def failing() -> None:
+            raise RuntimeError
+
+        control.opened = failing  # type: ignore[method-assign]
+        assert get(FakeApp(None), "/v1/completions", control).body == b"served"
+        assert control.open == 1
+
     @pytest.mark.parametrize(
         ("method", "path"),
         [
@@ -355,6 +411,7 @@ class TestOtherTraffic:
             return getattr(NoControl(), method)(*arguments)
 
         control = Moody()
+        control.access = lambda authorization: None  # type: ignore[method-assign]
         setattr(control, method, moody)
         app = FakeApp(FakeCores(replies))
         middleware = StanchMiddleware(app, control)
@@ -405,6 +462,24 @@ class TestMetrics:
         assert registry.get_sample_value("stanch_oldest_stuck_seconds", {"engine": "0"}) == 50
         assert registry.get_sample_value("stanch_kit_errors", {"engine": "0"}) == 0
 
+    def test_a_kit_that_is_off_shows_nothing_rather_than_the_last(self, registry: CollectorRegistry) -> None:
+        app = FakeApp(FakeCores(lambda rank, _: self.SUMMARY))
+        middleware = StanchMiddleware(app, Broken())
+
+        async def scene() -> None:
+            await call(middleware, app, "/metrics")
+            for _ in range(FAILURES_IN_A_ROW):
+                await call(middleware, app, "/v1/completions")
+            assert (await call(middleware, app, "/metrics")).body == b"served"
+
+        asyncio.run(scene())
+        value = registry.get_sample_value("stanch_orphan_blocks", {"engine": "0"})
+        assert value is not None
+        assert math.isnan(value)
+        errors = registry.get_sample_value("stanch_kit_server_errors")
+        assert errors is not None
+        assert errors >= FAILURES_IN_A_ROW
+
     @pytest.mark.parametrize("cores", [None, object()], ids=["no engine", "an unknown client"])
     def test_the_page_is_served_whatever_happens(self, cores: Any) -> None:
         app = FakeApp(cores)
@@ -439,8 +514,34 @@ class TestCommandsRoute:
     def test_too_long(self) -> None:
         control = Cordoned()
         options: dict[str, Any] = {"method": "POST", "body": b"x" * (MAX_BODY_BYTES + 1)}
+        options["headers"] = {"Authorization": "Bearer t"}
         assert get(FakeApp(None), contract.ROUTE_COMMAND, control, **options).status == 413
         assert control.bodies == []
+
+    @pytest.mark.parametrize(("token", "status"), [(b"Bearer t", 400), (b"Bearer u", 401)])
+    def test_a_body_that_is_cut_off_or_not_wanted(self, token: bytes, status: int) -> None:
+        """What is cut off is not carried out; without the token it is not even read."""
+        control, app = Cordoned(), FakeApp(None)
+        messages = [
+            {"type": "http.request", "body": b'{"id": "half"}', "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return messages.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http", "app": app, "method": "POST", "path": contract.ROUTE_COMMAND,
+            "headers": [(b"authorization", token)],
+        }  # fmt: skip
+        asyncio.run(StanchMiddleware(app, control)(scope, receive, send))
+        assert sent[0]["status"] == status
+        assert control.bodies == []
+        assert len(messages) == (0 if status == 400 else 2)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from stanch_connector.apiserver.gate import Gate
 from stanch_connector.apiserver.releasing import Releasing
 from stanch_connector.contract import ANNOTATION_COMMAND, Outcome
 from stanch_connector.engine.guard import Guard
-from stanch_connector.engine.releasing import TOLD_AT_MOST
+from stanch_connector.engine.releasing import REFUSED_AT_MOST
 from stanch_connector.plugin import UTILITY
 
 pytestmark = pytest.mark.unit
@@ -132,6 +132,7 @@ def test_released() -> None:
         "missingRanks": [],
         "released": ["a"],
         "ways": {"a": "freed"},
+        "releases": {"freed": 1},
         "refused": {"b": "it still reads"},
         "refusals": {"reading": 1},
     }
@@ -262,7 +263,7 @@ def test_no_more_sentences_than_fit() -> None:
     ids = tuple(f"u-{number}" for number in range(9_000))
     both = says(part(refused=refused, refusals={"reading": 2_000}, unknown=list(ids)))
     (outcome,) = ordered(Cores(both), ReleaseArgs(ids))
-    assert len(outcome["refused"]) == TOLD_AT_MOST
+    assert len(outcome["refused"]) == REFUSED_AT_MOST
     assert outcome["refusals"] == {"reading": 2_000, "unknown-id": 9_000}
 
 

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stanch_connector.engine import layout
 from stanch_connector.engine.guard import Guard
 from stanch_connector.engine.kit import Kit, answer
 from stanch_connector.nixl_fix import has_blocks
 from tests.connector.picture import Status, request
-from tests.connector.picture_ranks import Engine, vllm_modules
+from tests.connector.picture_ranks import Engine
+from tests.connector.picture_release import pictured
 
 pytestmark = pytest.mark.unit
 
@@ -30,8 +30,7 @@ LISTS: tuple[Any, ...] = ((), ([],), ([], []), ([5],), ([], [6, 7]))
 
 @pytest.fixture(autouse=True, scope="module")
 def vllm() -> Iterator[None]:
-    with vllm_modules(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "ids_are_randomized", lambda: False)
+    with pictured():
         yield
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stanch_connector.apiserver import podinfo
+from stanch_connector.apiserver import podinfo, token_file
 from stanch_connector.apiserver.gate import Gate
 from stanch_connector.apiserver.watcher import Watcher
 from stanch_connector.contract import ANNOTATION_COMMAND, ANNOTATION_CORDON
@@ -281,3 +281,13 @@ def test_nothing_at_import_and_a_running_watcher_does_not_hinder_the_end(tmp_pat
         for path in Path(parent).glob("stanch-*-end-test")
     ]
     assert left == []
+
+
+def test_a_directory_in_place_of_the_file_costs_no_descriptor(tmp_path: Path) -> None:
+    """As where the volume's mount is named instead of the file in it."""
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    for _ in range(50):
+        with pytest.raises(podinfo.AnnotationsError, match="must name the file"):
+            podinfo.read(str(tmp_path))
+        assert token_file.content(str(tmp_path)) is None
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before

@@ -154,3 +154,16 @@ def test_what_came_by_post_is_told_to_the_others(tmp_path: Path) -> None:
     Watcher(gate, str(tmp_path / "none"), own).once()
     [peer] = own.read().values()
     assert [json.loads(text)["id"] for text in peer.posted] == ["restart", "release"]
+
+
+def test_a_file_that_a_listing_misses_is_still_of_a_process_that_lives(tmp_path: Path) -> None:
+    """Else two processes would lead at once: a file that is just replaced may be missed."""
+    alive = True
+    folder = Folder(tmp_path, Process(9, 0, 9, ()), lambda process: alive)
+    other = Folder(tmp_path, Process(1, 0, 5, ()), lambda process: True)
+    other.publish(3, [])
+    assert folder.read() == {1: Peer(1, 3)}
+    (tmp_path / "1-5.json").unlink()
+    assert folder.read() == {1: Peer(1, None)}
+    alive = False
+    assert folder.read() == {}

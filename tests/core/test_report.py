@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stanch.core.kit import Entry, summary
 from stanch.core.report import SCHEMA, percent, record, sentence
 from stanch.core.sample import Lifecycle, Role
 from stanch.core.verdict import Answer, Cap, Signature, State, Verdict, Warn
@@ -268,3 +269,10 @@ def test_the_object_s_values(verdict: Verdict, expected: dict[str, object]) -> N
 
 def test_the_reason_of_one_look_is_in_the_object_too() -> None:
     assert "one look" in str(record(HEALTHY, one_look=True)["reason"])
+
+
+def test_one_look_at_a_list_tells_for_how_long() -> None:
+    entry = Entry("cmpl-a", "a", "FINISHED_ABORTED", 20.0, 10, "remote_kv", True, False, False, share=0.1)
+    text = sentence(but(FAULT, state=State.SUSPECT, held_seconds=0.0, stuck=summary((entry,))), one_look=True)
+    assert "waiting; 1 request holds 10 blocks of 100: cmpl-a (20 s, its client has gone)" in text
+    assert "one look cannot tell for how long" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from stanch.core.verdict import State
 from stanch.edge.advice import advise
 from stanch.edge.output import exit_code
 from tests.edge.cli import Done, into_nothing, stanch
+from tests.edge.fake_kit import FakeKit, entry
 from tests.edge.fake_vllm import Completion, FakeVllm, Rank, answers, hangs, says
 
 pytestmark = pytest.mark.unit
@@ -72,6 +74,33 @@ def test_one_engine(rank: Rank, arguments: Sequence[str], code: int, says: str) 
     done = check([fake], *arguments)
     assert (done.code, done.err) == (code, "")
     assert done.out.startswith(says.format(fake.url.removeprefix("http://")))
+
+
+@pytest.mark.parametrize(
+    ("entries", "key", "code", "words"),
+    [
+        row(
+            [entry()],
+            None,
+            2,
+            "1 request holds 10 blocks of 100: cmpl-a (10 min, from engine pre",
+            id="stuck",
+        ),
+        row([entry(ageSeconds=9)], None, 1, "1 request holds 10 blocks of 100: cmpl-a (9 s", id="young"),
+        row([], None, 1, "SUSPECT HeldIdle", id="none"),
+        row([entry()], "sesame", 1, "wants vLLM's API key: give the file that holds it", id="no-key"),
+    ],
+)
+def test_with_a_kit_one_look_names_the_requests(
+    entries: list[dict[str, Any]], key: str | None, code: int, words: str
+) -> None:
+    fake = FakeVllm(Rank(usage=0.1))
+    fake.kit = FakeKit(*entries)
+    fake.kit.key = key
+    done = check([fake], *LOOK)
+    assert (done.code, done.err) == (code, "")
+    assert words in done.out
+    assert fake.asked == []
 
 
 def test_the_role_is_asked_for_where_the_metrics_do_not_tell() -> None:
@@ -149,6 +178,27 @@ def test_several_urls_are_told_worst_first_and_each_version_once() -> None:
 def test_what_a_version_means(version: str | None, status: str, words: str) -> None:
     found = advise(version)
     assert (found.version, found.status, words in found.text) == (version, status, True)
+
+
+@pytest.mark.parametrize(
+    ("fix", "status", "words"),
+    [
+        row("active", "fixed", "the kit's fix for it is active here; other ways", id="active"),
+        row("not-needed", "not-affected", "is not this engine's: there is no KV connector", id="not-needed"),
+        row(
+            "unpatched",
+            "affected",
+            "is not active (unpatched: there is no KV connector): use",
+            id="unpatched",
+        ),
+        row(None, "affected", "has the known defect if it uses NIXL", id="not-said"),
+    ],
+)
+def test_what_a_version_means_with_a_kit(fix: str | None, status: str, words: str) -> None:
+    fake = FakeVllm()
+    fake.kit = FakeKit(fix=fix, fixReason="there is no KV connector")
+    (found,) = check([fake], *LOOK, "--output", "json").objects
+    assert (found["vllm"]["status"], words in found["vllm"]["advice"]) == (status, True)
 
 
 def test_the_json_object() -> None:

@@ -182,7 +182,7 @@ def test_where_it_broke(make: Callable[[], Pair], where: str, words: str) -> Non
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        row(answering("prefill", says(401)), "give its file with --token-file", id="key"),
+        row(answering("prefill", says(401)), "give its file with --api-key-file", id="key"),
         row(breaks(transferred=None), "the decode engine counts no transfers", id="no-counter"),
     ],
 )
@@ -195,9 +195,9 @@ def test_a_decode_that_parks_it_is_seen_while_it_waits() -> None:
     pair = Pair()
     pair.decode.completion = hangs
     pair.decode.rank.waiting = pair.decode.rank.deferred = 1
-    probed = probe(pair, seconds=0.5)
+    probed = probe(pair, seconds=3.0)
     assert (probed.end, probed.where) == (End.BROKE, "decode")
-    assert "no answer within 0.5 s: it is parked, as far as can be seen (1 wait" in probed.why
+    assert "no answer within 3 s: it is parked, as far as can be seen (1 wait" in probed.why
 
 
 def test_with_a_kit_the_list_says_what_it_waits_for() -> None:
@@ -209,7 +209,7 @@ def test_with_a_kit_the_list_says_what_it_waits_for() -> None:
         return await hangs(fake, request)
 
     pair.decode.completion = parks
-    why = probe(pair, seconds=1.0).why
+    why = probe(pair, seconds=3.0).why
     assert "its kit lists the request as WAITING_FOR_REMOTE_KVS and waits for remote_kv" in why
     assert "from engine prefill-3, 3 blocks held" in why
 
@@ -254,15 +254,46 @@ def test_as_data_and_with_a_model_and_a_key(tmp_path: Path) -> None:
 
     async def scene(pair: Pair) -> Done:
         ends = ("--prefill", pair.prefill.url, "--decode", pair.decode.url)
-        more = ("--model", "lora", "--token-file", str(file), "--output", "json")
+        more = ("--model", "lora", "--api-key-file", str(file), "--output", "json")
         return await stanch("probe", *ends, *more)
 
     pair = Pair()
+    for end in (pair.prefill, pair.decode):
+        end.models = {"data": [{"id": "tiny"}, {"id": "lora"}]}
     (found,) = run(scene, pair).objects
     assert (found["schema"], found["end"], found["where"]) == ("stanch.probe/1", "works", None)
     assert (found["promptTokens"], found["requestId"][:13]) == (48, "stanch-probe-")
     for asked in (*pair.prefill.asked, *pair.decode.asked):
         assert (asked.body["model"], asked.headers["Authorization"]) == ("lora", "Bearer sesame")
+
+
+def test_a_model_that_is_not_served_is_wrong_usage_and_nothing_is_sent() -> None:
+    async def scene(pair: Pair) -> Done:
+        ends = ("--prefill", pair.prefill.url, "--decode", pair.decode.url)
+        return await stanch("probe", *ends, "--model", "nonesuch")
+
+    pair = Pair()
+    done = run(scene, pair)
+    assert (done.code, done.out, pair.prefill.asked + pair.decode.asked) == (64, "", [])
+    assert "the prefill engine serves no model 'nonesuch'; it serves tiny" in done.err
+
+
+def test_the_wrong_way_round_is_wrong_usage_where_the_kits_tell() -> None:
+    async def scene(pair: Pair) -> Done:
+        return await stanch("probe", "--prefill", pair.prefill.url, "--decode", pair.decode.url)
+
+    pair = Pair()
+    pair.prefill.kit, pair.decode.kit = FakeKit(role="kv_consumer"), FakeKit(role="kv_producer")
+    done = run(scene, pair)
+    assert (done.code, done.out, pair.prefill.asked + pair.decode.asked) == (64, "", [])
+    assert "the two are given the wrong way round: by their kits' kv_role http://" in done.err
+
+
+def test_one_in_the_place_of_another_is_named_where_it_breaks() -> None:
+    pair = breaks(params=None)()
+    pair.prefill.kit, pair.decode.kit = FakeKit(role="kv_consumer"), FakeKit(role="kv_both")
+    why = probe(pair).why
+    assert why.endswith("; by the kv_role that its kit tells, what was given as prefill is a decode")
 
 
 def test_nobody_there() -> None:

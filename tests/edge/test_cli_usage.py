@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from stanch.core.policy import Policy
 from stanch.edge.cli import commands
+from stanch.edge.cli.options import Seconds
 from stanch.edge.policy_file import load_policy
 from tests.edge.cli import stanch
 
@@ -41,7 +44,10 @@ def run(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
         row(["check", U, U], f"the url {U} is given twice", id="twice"),
         row(["check", U, f"{U}/metrics"], f"the url {U}/metrics is given twice", id="twice-in-other-words"),
         row(["check", U, "--role", "worker"], "'worker' is not one of", id="no-role"),
-        row(["check", U, "--for", "60s"], "'60s' is not a number of seconds (allowed: above 0", id="unit"),
+        row(["check", U, "--for", "2d"], "'2d' is not a number of seconds (allowed: above 0", id="unit"),
+        row(["check", U, "--for", "1_0"], "'1_0' is not a number of seconds", id="no-number"),
+        row(["check", U, "--for", "s"], "'s' is not a number of seconds", id="only-a-unit"),
+        row(["check", U, "--for", "25h"], "25h is out of range (allowed: above 0 to 86400", id="too-long"),
         row(["check", U, "--for", "0"], "0 is out of range (allowed: above 0 to 86400 seconds)", id="zero"),
         row(["check", U, "--for", "-1"], "-1 is out of range", id="negative"),
         row(["check", U, "--for", "nan"], "nan is out of range", id="nan"),
@@ -56,6 +62,20 @@ def run(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
         row(
             ["watch", "--target", f"{U}=decode", "--target", f"{U}=auto"], "is given twice", id="watch-twice"
         ),
+        row(["requests"], "Missing argument 'URL'.", id="requests-nothing"),
+        row(["requests", "foo"], "'foo' must start with http:// or https://", id="requests-no-scheme"),
+        row(["requests", U, "--rank", "-1"], "-1 is not in the range x>=0", id="requests-rank"),
+        row(["release", U], "say what to release: IDS (`stanch requests` lists them)", id="release-nothing"),
+        row(["release", U, ""], "an ID is empty", id="release-empty"),
+        row(
+            ["release", U, "--all", "--older-than", "5"],
+            "either --all, which is of any age",
+            id="release-both",
+        ),
+        row(["release", U, "--older-than", "2d"], "such as 120, 120s or 2m", id="release-unit"),
+        row(["probe", "--prefill", U], "Missing option '--decode'.", id="probe-one-end"),
+        row(["probe", "--prefill", U, "--decode", U], "is given twice", id="probe-twice-the-same"),
+        row(["probe", "--prefill", U, "--decode", "x"], "must start with http://", id="probe-no-url"),
         row(["replay"], "Missing argument 'FILE...'.", id="replay-nothing"),
         row(["replay", "-"], "Missing option '--role'", id="replay-no-role"),
         row(["replay", "-", "--role", "auto"], "'auto' is not one of", id="replay-auto"),
@@ -125,6 +145,39 @@ def test_help_is_data(arguments: list[str], capsys: pytest.CaptureFixture[str]) 
     code, out, err = run(arguments, capsys)
     assert (code, err) == (0, "")
     assert "stanch" in out
+
+
+@pytest.mark.parametrize("command", ["check", "watch", "requests", "probe", "release"])
+def test_one_name_for_each_secret(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """--token-file is shown only where it is the token that a release needs."""
+    _, out, _ = run([command, "--help"], capsys)
+    assert ("--api-key-file" in out, "--token-file" in out) == (True, command == "release")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("70", 70), ("70s", 70), ("2m", 120), ("1.5h", 5400), ("0.5m", 30)]
+)
+def test_one_way_to_say_how_long(text: str, seconds: float) -> None:
+    assert Seconds(0).convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("after", [0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5])
+def test_an_interrupt_at_any_time(after: float) -> None:
+    """From the moment that our own first line runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-X", "importtime", "-m", "stanch", "watch", "--target", f"{U}=decode"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    assert process.stderr is not None
+    # The first import after that line.
+    while (line := process.stderr.readline()) and not line.rstrip().endswith(b"| stanch.edge.cli"):
+        pass
+    time.sleep(after)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, b"Traceback" in err) == (130, False)
 
 
 def test_the_printed_policy_is_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

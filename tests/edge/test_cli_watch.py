@@ -35,7 +35,8 @@ def test_plain_lines_tell_each_change_once() -> None:
             return await stanch("watch", *targets, "--for", "3", *QUICK), name(fake)
 
     done, engine = asyncio.run(run())
-    assert (done.code, done.err) == (0, "")
+    said = f"watching 2 servers ({engine}, 127.0.0.1:1), a reading every 1 s\n"
+    assert (done.code, done.err) == (0, said)
     lines = sorted(re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in done.out.splitlines())
     assert lines[0] == "BLIND: cannot tell about 127.0.0.1:1: the connection was refused"
     assert lines[1].startswith(f"SUSPECT HeldIdle: {engine} holds 82 % of its KV cache with nothing")
@@ -107,7 +108,9 @@ def test_its_user_ends_it() -> None:
             _, err = await asyncio.wait_for(process.communicate(), 30)
             return process.returncode, err.decode().strip()
 
-    assert asyncio.run(run()) == (130, "")
+    code, err = asyncio.run(run())
+    assert (code, len(err.splitlines())) == (130, 1)
+    assert err.startswith("watching 1 server (127.0.0.1:")
 
 
 @pytest.mark.parametrize("output", ["table", "json"])
@@ -117,7 +120,7 @@ def test_it_ends_quietly_when_its_reader_has_gone(output: str) -> None:
             return await into_nothing("watch", "--target", f"{fake.url}=decode", *QUICK, "--output", output)
 
     done = asyncio.run(run())
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, len(done.err.splitlines())) == (0, int(output == "table"))
 
 
 async def in_a_terminal(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from stanch.core.policy import Policy
-from stanch.core.sample import Role
+from stanch.core.sample import Lifecycle, Role
 from stanch.core.verdict import Answer, Signature, State
 from stanch.edge import kit
+from stanch.edge.live import watching
+from stanch.edge.targets import from_url
 from tests.edge.fake_kit import FakeKit, entry, hangs, says
 from tests.edge.fake_vllm import FakeVllm, Rank, until
 from tests.edge.live_scene import Scene, play, scene, shown
@@ -132,7 +135,8 @@ def test_an_engine_without_a_kit_is_asked_once() -> None:
 def test_a_kit_that_gives_no_list_changes_nothing_and_is_named(
     what: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kit, "LIST_SECONDS", 0.1)
+    if what == "hangs":
+        monkeypatch.setattr(kit, "LIST_SECONDS", 0.1)
     server = FakeKit(entry())
     server.key = "sesame" if what == "key" else None
     wrong = {"501": says(501, {"error": "off"}), "hangs": hangs, "garbage": says(200, text="<html>")}
@@ -226,6 +230,26 @@ def test_a_draining_engine_is_none_of_ours_until_it_ends() -> None:
             assert (await turns(s, 4))[0][0] is State.HEALTHY
             server.facts["draining"] = False
             assert await turns(s, 2) == [STUCK]
+
+    play(script)
+
+
+@pytest.mark.parametrize("begins", ["before", "meanwhile", "not"])
+def test_a_drain_is_seen_by_the_end_of_a_watch_also_where_nothing_is_suspect(begins: str) -> None:
+    """An idle engine's list is not looked at, and no metric shows that it turns requests away."""
+
+    async def script() -> None:
+        server = FakeKit(draining=begins == "before")
+        fake = with_kit(server, Rank())
+        policy = replace(POLICY, interval_seconds=0.2)
+        async with fake, watching([from_url(fake.url, Role.DECODE, policy)], policy) as live:
+            await live.learn()
+            async for judged in live.turns(1.0):
+                (verdict,) = [one.verdict for one in judged]
+                server.facts["draining"] = begins != "not"
+        expected = None if begins == "not" else Lifecycle.DRAINING
+        assert (verdict.state, verdict.lifecycle) == (State.HEALTHY, expected)
+        assert looks(fake) == 0 or begins == "before"
 
     play(script)
 

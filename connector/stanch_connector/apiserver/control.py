@@ -40,6 +40,10 @@ class Control(Protocol):
     def state(self) -> KitState:
         """Its part of the state: draining, cordoned, cordonIncident, outcomes."""
 
+    def access(self, authorization: str | None) -> tuple[int, Mapping[str, Any]] | None:
+        """None where this value of Authorization may command; else what a POST gets, before its body is
+        read."""
+
     def command(self, body: bytes, authorization: str | None) -> tuple[int, Mapping[str, Any]]:
         """POST on ROUTE_COMMAND: status and JSON answer. 404 where no token file is set, 401 for a wrong
         one."""
@@ -64,6 +68,9 @@ class NoControl:
 
     def state(self) -> KitState:
         return {"draining": False, "cordoned": False, "cordonIncident": None, "outcomes": []}
+
+    def access(self, authorization: str | None) -> tuple[int, Mapping[str, Any]] | None:
+        return 404, {"error": "commands are not part of this kit"}
 
     def command(self, body: bytes, authorization: str | None) -> tuple[int, Mapping[str, Any]]:
         return 404, {"error": "commands are not part of this kit"}

@@ -59,6 +59,8 @@ class Gate:
         self.guard = guard or Guard()
         self.releaser: Releaser | None = None
         self.wake: Callable[[], None] = lambda: None
+        # Lines of the annotations file that are no annotation, as the watcher counts them.
+        self.bad_lines = 0
         self._clock = clock
         self._token_file = token_file
         self._lock = threading.Lock()
@@ -120,15 +122,24 @@ class Gate:
             "cordoned": cordon.cordoned(lease, now),
             "cordonIncident": cordon.incident_of(lease, now),
             "outcomes": self.outcomes(),
+            "malformed": lease.malformed + self._book.malformed + self.bad_lines,
         }
 
-    def command(self, body: bytes, authorization: str | None) -> tuple[int, Mapping[str, Any]]:
-        """POST on ROUTE_COMMAND: 404 without a token file, 401 without the right token, 400 for what is no
-        command of ours or may not be, 409 where it is for another boot id; else 200 and the Outcome."""
+    def access(self, authorization: str | None) -> tuple[int, Mapping[str, Any]] | None:
+        """None where this value of Authorization may command; else the answer to a POST."""
         header = None if authorization is None else authorization.encode("latin-1", "replace")
         access = authorize(header, token_file.content(self._token_file))
-        if access is not Access.ALLOWED:
-            return access.status, {"error": access.reason}
+        return None if access is Access.ALLOWED else (access.status, {"error": access.reason})
+
+    def command(self, body: bytes, authorization: str | None) -> tuple[int, Mapping[str, Any]]:
+        """POST on ROUTE_COMMAND: 404 without a token file, 401 without the right token, 503 where the kit has
+        turned itself off, 400 for what is no command of ours or may not be, 409 where it is for another boot
+        id; else 200 and the Outcome."""
+        refusal = self.access(authorization)
+        if refusal is not None:
+            return refusal
+        if self.guard.disabled is not None:
+            return 503, {"error": f"the kit turned itself off: {self.guard.disabled}"}
         outcome, fresh = self._take(body.decode("utf-8", "replace"))
         if fresh:
             return 200, outcome
@@ -144,12 +155,18 @@ class Gate:
 
     def read(self, values: Mapping[str, str], leads: bool = True) -> None:
         """The annotations, as just read. leads: whether this process carries out what only one may."""
+        before = (self._lease.malformed, self._book.malformed)
         with self._lock:
             now = self._clock()
             self._lease = cordon.step(self._lease, values.get(ANNOTATION_CORDON), now)
             book, order = commands.watch(self._book, values.get(ANNOTATION_COMMAND), now)
             self._change(book)
             begin = order is not None and self._begin(order, now)
+        after = (self._lease.malformed, self._book.malformed)
+        for name, was, now_is in zip((ANNOTATION_CORDON, ANNOTATION_COMMAND), before, after, strict=True):
+            if now_is != was:
+                # Once for each text, and never the text itself.
+                logger.warning("stanch: the annotation %s is not understood, and ignored", name)
         if begin and order is not None and leads:
             self._release(order)
 
@@ -220,7 +237,7 @@ class Gate:
             begin = order is not None and self._begin(order, now)
             if order is not None:
                 outcome = commands.outcome_of(self._book, order.id) or outcome
-                self._posted.append(text)
+                self._posted.append(_shared(order, text))
         if begin and order is not None:
             self._release(order)
             outcome = commands.outcome_of(self._book, order.id) or outcome
@@ -286,6 +303,15 @@ class Gate:
         """Without the lock, by the watcher: a log that blocks hinders nobody else."""
         while self._ended:
             logger.info("stanch: command %s", json.dumps(self._ended.popleft()))
+
+
+def _shared(order: Order, text: str) -> str:
+    """What the other processes need of a command: of a release not its ids, which only one carries out."""
+    if order.verb != "release":
+        return text
+    command = json.loads(text)
+    kept = ("id", "verb", "bootId", "deadlineSeconds")
+    return json.dumps({key: command[key] for key in kept if key in command})
 
 
 def serve_gate(boot_id: str) -> Gate:

@@ -8,6 +8,7 @@ that does not answer in time shows NaN, never 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
 from stanch_connector.apiserver.ask import Ranks, ranks_of
@@ -34,24 +35,37 @@ MAPS: Final = {
         "Requests that a release was refused, since the engine's start.",
     ),
 }
+SERVER_ERRORS: Final = "Exceptions that the kit caught in an API-server process since its start."
 FIX: Final = "1 for what the connector says of the known defect: active, not-needed, unpatched, off."
 
 
 class Metrics:
     """One API-server process's gauges; made at the first reading, for nothing is done at import."""
 
-    def __init__(self) -> None:
+    def __init__(self, errors: Callable[[], int]) -> None:
+        self._errors = errors
+        self._server_errors: Any = None
         self._gauges: dict[str, Any] = {}
         self._maps: dict[str, Any] = {}
+        self._known: list[int] = []
         self._fix: Any = None
 
     async def refresh(self, ranks: Ranks, client: Any) -> None:
         """Ask all ranks and set the gauges. Raises NoEngineError, and what prometheus_client raises."""
-        known = [rank for rank, _ in ranks_of(client)]
+        self._known = [rank for rank, _ in ranks_of(client)]
         said = await ranks.ask(client, "summary", DEADLINE_SECONDS)
         self._make()
-        for rank in known:
-            reply = said.answers.get(rank, {})
+        self._show(said.answers)
+
+    def silence(self) -> None:
+        """Nothing is known of any rank any more."""
+        if self._gauges:
+            self._show({})
+
+    def _show(self, answers: Mapping[int, dict[str, Any]]) -> None:
+        self._server_errors.set(self._errors())
+        for rank in self._known:
+            reply = answers.get(rank, {})
             for name, gauge in self._gauges.items():
                 gauge.labels(engine=str(rank)).set(reply.get(name, math.nan))
             for name, gauge in self._maps.items():
@@ -69,6 +83,7 @@ class Metrics:
             return
         from prometheus_client import Gauge
 
+        self._server_errors = Gauge("stanch_kit_server_errors", SERVER_ERRORS, multiprocess_mode="mostrecent")
         self._fix = Gauge("stanch_fix", FIX, ["engine", "fix"], multiprocess_mode="mostrecent")
         self._maps = {
             name: Gauge(_full(name), text, ["engine", label], multiprocess_mode="mostrecent")

@@ -31,24 +31,35 @@ MAX_BODY_BYTES: Final = 1 << 20
 
 
 class StanchMiddleware:
-    """Made once per API-server process, when its application starts. control: for tests; see control.py."""
+    """Made once per API-server process, when its application starts. control: for tests; see control.py.
+
+    Where its own parts cannot be made it hands on everything, as if it were not there.
+    """
 
     def __init__(self, app: App, control: Control | None = None) -> None:
         self.app = app
         self._guard = Guard()
+        self._made = False
+        try:
+            self._make(control)
+        except Exception as error:
+            self._guard.failed("middleware", error)
+        else:
+            self._made = True
+
+    def _make(self, control: Control | None) -> None:
         identity = boot_id()
         self._control = control if control is not None else load_control(identity, self._guard)
-        self._metrics = Metrics()
+        self._metrics = Metrics(self._errors)
         self._routes = Routes(identity, self._control, self._guard)
         self._releasing = Releasing(self._guard)
         self._control.releaser = self._releasing.begin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._meet(scope)
-        if scope["type"] != "http":
+        path = self._met(scope) if self._made else None
+        if path is None:
             await self.app(scope, receive, send)
             return
-        path = path_of(scope)
         if path.startswith(OWN_PREFIX):
             await self._serve(path, scope, receive, send)
             return
@@ -63,24 +74,35 @@ class StanchMiddleware:
                 await self._refresh_metrics(scope)
             await self.app(scope, receive, send)
             return
-        self._tell("opened")
+        counted = self._tell("opened")
         try:
             await self.app(scope, receive, send)
         finally:
-            self._tell("closed")
+            if counted:
+                self._tell("closed")
 
-    def _meet(self, scope: Scope) -> None:
+    def _met(self, scope: Scope) -> str | None:
+        """The path of a request; None for what is none, and where we failed."""
         try:
             self._releasing.meet(scope)
+            path = path_of(scope) if scope["type"] == "http" else None
         except Exception as error:
             self._guard.failed("releasing.meet", error)
-        else:
-            self._guard.worked("releasing.meet")
+            return None
+        self._guard.worked("releasing.meet")
+        return path
+
+    def _errors(self) -> int:
+        """Exceptions caught in this process, the gate's among them."""
+        gate = getattr(self._control, "guard", None)
+        guards = [self._guard, gate] if isinstance(gate, Guard) else [self._guard]
+        return sum(sum(one.errors.values()) for one in guards)
 
     async def _refresh_metrics(self, scope: Scope) -> None:
-        if self._guard.disabled is not None:
-            return
         try:
+            if self._guard.disabled is not None:
+                self._metrics.silence()
+                return
             state = getattr(scope.get("app"), "state", None)
             await self._metrics.refresh(self._routes.ranks, engine_core_of(state))
         except NoEngineError:
@@ -97,7 +119,7 @@ class StanchMiddleware:
             work = not drain.passes(path, None, "")
         except Exception as error:
             self._guard.failed("drain.passes", error)
-            return False
+            return True
         self._guard.worked("drain.passes")
         return work
 
@@ -113,13 +135,15 @@ class StanchMiddleware:
         self._guard.worked("control.turns_away")
         return reason
 
-    def _tell(self, what: str) -> None:
+    def _tell(self, what: str) -> bool:
+        """Whether it was told."""
         try:
             getattr(self._control, what)()
         except Exception as error:
             self._guard.failed(f"control.{what}", error)
-        else:
-            self._guard.worked(f"control.{what}")
+            return False
+        self._guard.worked(f"control.{what}")
+        return True
 
     async def _serve(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -137,10 +161,16 @@ class StanchMiddleware:
         if path == contract.ROUTE_COMMAND:
             if method != "POST":
                 return 405, {"error": "only POST"}
-            body = await read_body(receive)
+            given = authorization.decode("latin-1") if authorization is not None else None
+            refusal = self._control.access(given)
+            if refusal is not None:
+                return refusal
+            try:
+                body = await read_body(receive)
+            except CutOffError:
+                return 400, {"error": "the body was cut off; nothing was done"}
             if body is None:
                 return 413, {"error": "too long"}
-            given = authorization.decode("latin-1") if authorization is not None else None
             return self._control.command(body, given)
         if path not in (contract.ROUTE_REQUESTS, contract.ROUTE_STATE, contract.ROUTE_READY):
             return 404, {"error": "not a route of the kit"}
@@ -150,7 +180,7 @@ class StanchMiddleware:
         if path == contract.ROUTE_REQUESTS:
             return await self._routes.requests(state, authorization)
         if path == contract.ROUTE_STATE:
-            return await self._routes.state(state)
+            return await self._routes.state(state, authorization)
         return await self._routes.ready(state)
 
 
@@ -167,13 +197,17 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+class CutOffError(Exception):
+    """The client went before its body had ended."""
+
+
 async def read_body(receive: Receive) -> bytes | None:
-    """The request's body; None where it is longer than MAX_BODY_BYTES."""
+    """The request's body; None where it is longer than MAX_BODY_BYTES. Raises CutOffError."""
     parts = bytearray()
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            return bytes(parts)
+            raise CutOffError
         parts += message.get("body", b"")
         if len(parts) > MAX_BODY_BYTES:
             return None

@@ -58,6 +58,8 @@ class Folder:
         self._alive = alive
         self._file = folder / f"{own.pid}-{own.started}.json"
         self._written: str | None = None
+        # Pid and start of every process that was seen: a listing may miss a file that is just replaced.
+        self._met: set[tuple[int, int]] = set()
 
     def publish(self, open_requests: int | None, outcomes: list[Outcome], posted: Sequence[str] = ()) -> None:
         """Atomically; nothing is written where nothing changed. Raises OSError."""
@@ -71,8 +73,8 @@ class Folder:
         self._written = text
 
     def read(self) -> dict[int, Peer]:
-        """Every process that lives, also this one once it has published. A file that cannot be read counts as
-        one that does not know."""
+        """Every process that lives, also this one once it has published. A file that cannot be read, or is
+        not there any more, counts as one that does not know."""
         found = {}
         for path in self._folder.glob("*.json"):
             pid, _, started = path.stem.partition("-")
@@ -80,9 +82,17 @@ class Folder:
                 continue
             if self._alive(Process(int(pid), 0, int(started), ())):
                 found[int(pid)] = _peer(int(pid), path)
+                self._met.add((int(pid), int(started)))
             else:
                 with contextlib.suppress(OSError):
                     path.unlink()
+        for pid_met, started_met in list(self._met):
+            if pid_met in found:
+                continue
+            if self._alive(Process(pid_met, 0, started_met, ())):
+                found[pid_met] = Peer(pid_met, None)
+            else:
+                self._met.discard((pid_met, started_met))
         return found
 
     def remove(self) -> None:

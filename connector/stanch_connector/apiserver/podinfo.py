@@ -106,14 +106,14 @@ def read(path: str, limit: int = MAX_FILE_BYTES) -> bytes:
     """The file's bytes. Raises OSError, or AnnotationsError where it is larger than `limit` (by default what
     Kubernetes can write) or is not a regular file (a pipe would block the reader for ever)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        if not _is_regular(descriptor):
-            raise AnnotationsError(f"{path} is not a regular file")
-        content = file.read(limit + 1)
+    # Not by the file object: of a directory there is none to close it.
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise AnnotationsError(f"{path} is not a regular file; it must name the file itself")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(limit + 1)
+    finally:
+        os.close(descriptor)
     if len(content) > limit:
         raise AnnotationsError(f"{path} is larger than {limit} bytes")
     return content
-
-
-def _is_regular(descriptor: int) -> bool:
-    return stat.S_ISREG(os.fstat(descriptor).st_mode)

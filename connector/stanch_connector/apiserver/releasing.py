@@ -21,7 +21,7 @@ from stanch_connector.apiserver.gate import Report
 from stanch_connector.apiserver.routes import engine_core_of
 from stanch_connector.contract import Outcome
 from stanch_connector.engine.guard import Guard
-from stanch_connector.engine.releasing import TOLD_AT_MOST
+from stanch_connector.engine.releasing import REFUSED_AT_MOST, RELEASED_AT_MOST
 
 # A rank answers with its next step; a hung one is not waited for.
 HEAR_SECONDS: Final = 5.0
@@ -110,7 +110,7 @@ class Releasing:
 
 def outcome(name: str, args: ReleaseArgs, said: ask.Answers) -> Outcome:
     """All ranks' parts into one. An id is unknown where none of the ranks that answered has it. At most
-    TOLD_AT_MOST sentences of refusal; `refusals` counts all."""
+    REFUSED_AT_MOST sentences and RELEASED_AT_MOST ids; `refusals` and `releases` count all."""
     result: Outcome = {"id": name, "dryRun": args.dry_run, "missingRanks": sorted(said.missing)}
     if said.answers:
         result = {**result, **_parts(args, said)}
@@ -135,10 +135,12 @@ def _parts(args: ReleaseArgs, said: ask.Answers) -> Outcome:
     for one in dict.fromkeys(one for one in args.ids or () if one in unknown):
         refused[one] = "no request has this id" + (" on the ranks that answered" if said.missing else "")
         refusals["unknown-id"] += 1
+    told = dict(itertools.islice(ways.items(), RELEASED_AT_MOST))
     return {
-        "released": list(ways),
-        "ways": ways,
-        "refused": dict(itertools.islice(refused.items(), TOLD_AT_MOST)),
+        "released": list(told),
+        "ways": told,
+        "releases": dict(Counter(ways.values())),
+        "refused": dict(itertools.islice(refused.items(), REFUSED_AT_MOST)),
         "refusals": dict(refusals),
     }
 

@@ -1,7 +1,7 @@
 """Restart in place: which process to end, and when to do what. Pure; `now` is the monotonic clock.
 
 Order: new requests refused -> settled (two zeros) -> drained, or the deadline -> SIGTERM -> SIGKILL. With a
-request open vLLM 0.29 can hang on SIGTERM for as long as its clients wait (lab/cluster/README.md: 4 of 5
+request open vLLM 0.29 can hang on SIGTERM for as long as its clients wait (measured: 4 of 5
 times); drained it ends in 0.4 to 0.9 s, leaked 1.7 to 2.4 s.
 
 Which process (`choose`): the topmost one of this engine. From the own process it climbs to the parent while

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from stanch_connector import contract
 from stanch_connector.apiserver import ask, facts, keys
@@ -14,6 +14,9 @@ from stanch_connector.engine.seams import vllm_version
 
 # /state must answer soon, also of an engine that hangs.
 STATE_DEADLINE_SECONDS = 1.0
+
+# Of an outcome: where ids of requests are.
+IDS = ("released", "ways", "refused")
 
 Answer = tuple[int, dict[str, Any]]
 
@@ -51,8 +54,9 @@ class Routes:
         }
         return 200, dict(body)
 
-    async def state(self, app_state: Any) -> Answer:
-        """contract.KitState, always: what cannot be told is null or absent."""
+    async def state(self, app_state: Any, authorization: bytes | None = None) -> Answer:
+        """contract.KitState, always: what cannot be told is null or absent. The ids of requests in its
+        outcomes are for whoever may have the list, or may command."""
         body: contract.KitState = {
             "schema": contract.SCHEMA_STATE,
             "contract": contract.CONTRACT_VERSION,
@@ -66,6 +70,8 @@ class Routes:
         body.update(facts.facts(config, version))
         try:
             body.update(self.control.state())
+            if not self._may_see_ids(app_state, authorization):
+                body["outcomes"] = [_without_ids(one) for one in body["outcomes"]]
         except Exception as error:
             self.guard.failed("control.state", error)
         else:
@@ -80,6 +86,15 @@ class Routes:
         guards = [self.guard, getattr(self.control, "guard", None)]
         _merge(body, said, [one for one in guards if isinstance(one, Guard)])
         return 200, dict(body)
+
+    def _may_see_ids(self, app_state: Any, authorization: bytes | None) -> bool:
+        try:
+            if keys.allowed(authorization, keys.keys_of(app_state)):
+                return True
+        except keys.UnknownKeysError:
+            pass
+        given = None if authorization is None else authorization.decode("latin-1")
+        return given is not None and self.control.access(given) is None
 
     async def ready(self, app_state: Any) -> Answer:
         """200, or 503 with the reason."""
@@ -105,6 +120,10 @@ class Routes:
         except Exception as error:
             return f"vLLM says that it is not healthy: {type(error).__name__}"
         return None
+
+
+def _without_ids(outcome: contract.Outcome) -> contract.Outcome:
+    return cast("contract.Outcome", {key: value for key, value in outcome.items() if key not in IDS})
 
 
 def engine_core_of(app_state: Any) -> Any:

@@ -41,6 +41,8 @@ class Watcher:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._target: restart.Target | None = None
+        # Whether this process led when the restart began.
+        self._led = False
         self._said_at: float | None = None
         self._pause = POLL_SECONDS
         self._content: bytes | None = None
@@ -122,6 +124,9 @@ class Watcher:
         if content != self._content:
             parsed = podinfo.parse(content)
             self._content, self._values, self.bad_lines = content, parsed.values, parsed.bad_lines
+            self._gate.bad_lines = parsed.bad_lines
+            if parsed.bad_lines:
+                self._say(f"{parsed.bad_lines} lines of the annotations file are no annotation")
         self._gate.read(self._values, self._leads())
 
     def _share(self) -> None:
@@ -165,12 +170,15 @@ class Watcher:
             gate.turn(open_total)
             return
         if self._target is None:
+            self._led = self._leads()
             self._target = restart.choose(processes.table(), os.getpid())
             if self._target is None:
                 gate.restart_failed("the process to end was not found: no readable /proc")
                 return
         act = gate.turn(open_total)
-        if act in (restart.Act.TERM, restart.Act.KILL) and self._leads():
+        # The one that leads may end first, and the next would ask the engine to end a second time, which vLLM
+        # may take for more than the first. Only the last resort is for whoever leads then.
+        if (act is restart.Act.TERM and self._led) or (act is restart.Act.KILL and self._leads()):
             self._end(act, self._target)
 
     def _end(self, act: restart.Act, target: restart.Target) -> None:

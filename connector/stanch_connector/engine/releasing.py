@@ -10,8 +10,9 @@ from stanch_connector.contract import Refusal, RequestEntry, Way
 from stanch_connector.engine.guard import Guard
 from stanch_connector.engine.releaser import NotReleasedError, Releaser
 
-# Sentences of refusal in one outcome; `refusals` counts all.
-TOLD_AT_MOST: Final = 1000
+# In one outcome, which is kept, shown, logged and shared: `refusals` and `releases` count all.
+REFUSED_AT_MOST: Final = 100
+RELEASED_AT_MOST: Final = 500
 
 
 class Args(TypedDict, total=False):
@@ -67,10 +68,11 @@ def release(
     refused: dict[str, tuple[Refusal, str]] = {}
     for entry in meant:
         name, way, kind = entry["schedulerId"], entry["way"], entry["refusalKind"]
-        if kind is not None or way is None:
+        # The age first: a young one was not meant, whatever else stands against it.
+        if entry["ageSeconds"] < older_than:
+            refused[name] = ("too-young", f"too young: it has been so for {entry['ageSeconds']:.0f} s")
+        elif kind is not None or way is None:
             refused[name] = (kind or "failed", entry["refusal"] or "")
-        elif entry["ageSeconds"] < older_than:
-            refused[name] = ("too-young", f"it has been so for {entry['ageSeconds']:.0f} s")
         elif dry_run:
             ways[name] = way
         else:
@@ -90,7 +92,7 @@ def release(
         releaser.force_step(one for one, way in ways.items() if way != "completed")
     return {
         "ways": ways,
-        "refused": {one: reason for one, (_, reason) in list(refused.items())[:TOLD_AT_MOST]},
+        "refused": {one: reason for one, (_, reason) in list(refused.items())[:REFUSED_AT_MOST]},
         "refusals": dict(counts),
         "unknown": unknown,
     }

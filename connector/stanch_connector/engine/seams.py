@@ -23,6 +23,9 @@ def fix_of(scheduler: Any) -> tuple[Fix, str]:
     parts = parts_of(scheduler)
     for part in parts:
         fix = getattr(part, "stanch_fix", None)
+        off = getattr(getattr(part, "stanch_guard", None), "disabled", None)
+        if fix == "active" and off is not None:
+            return "unpatched", f"the fix turned itself off: {off}"
         if fix in get_args(Fix):
             return cast("Fix", fix), str(getattr(part, "stanch_fix_reason", ""))
     names = ", ".join(type(part).__name__ for part in parts)

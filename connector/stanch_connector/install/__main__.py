@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("target", help="an existing directory: where the shared volume is mounted")
     parser.add_argument("--json", action="store_true", help="say what to set as JSON")
     options = parser.parse_args(argv)
+    if not options.target or ":" in options.target:
+        parser.error("TARGET is empty, or has a colon, which no PYTHONPATH can have (is a variable not set?)")
     target = Path(os.path.abspath(options.target))  # noqa: PTH100  (the path as mounted, links kept)
     try:
         version, files = wanted()
@@ -37,11 +39,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     advice = advise(str(target), os.environ)
     done = "installed" if written else "already there"
     if options.json:
-        said = {"version": version, "written": written, "files": len(files), **dataclasses.asdict(advice)}
-        sys.stdout.write(json.dumps(said) + "\n")
+        answer = {"version": version, "written": written, "files": len(files), **dataclasses.asdict(advice)}
+        said = json.dumps(answer) + "\n"
     else:
         head = f"{names.DISTRIBUTION} {version}: {done} in {target} ({len(files)} files)"
-        sys.stdout.write("\n".join([head, *lines(advice, os.environ)]) + "\n")
+        said = "\n".join([head, *lines(advice, os.environ)]) + "\n"
+    try:
+        sys.stdout.write(said)
+        sys.stdout.flush()
+    except OSError as error:
+        # It is installed; that nobody reads what to set is no failure, nor for the interpreter's own flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stderr.write(f"stanch: installed, but its advice was not printed: {error.strerror}\n")
     return 0
 
 

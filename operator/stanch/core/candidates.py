@@ -44,11 +44,11 @@ def candidates(
 
     report: the engine kit's, as usable() lets it pass.
     """
-    report = report or _NO_REPORT
-    named = summary(report.stuck())
-    found = _parked(sample, policy, role, report)
+    found, named = [], None
+    if report is not None and report.entries is not None:
+        named, found = summary(report.stuck()), _parked(sample, policy, role, report)
     if holding is not None:
-        most = limit(holding, policy, role, sample, pins=report.pins)
+        most = limit(holding, policy, role, sample, pins=report is None or report.pins)
         # Two equal readings of a busy engine are ordinary, and so is a prefill within its lease: no word of
         # either before half its limit.
         if holding not in _ORDINARY_AT_FIRST or held >= most / 2:
@@ -60,14 +60,11 @@ def candidates(
         if floor.held >= most / 2 and readings >= ceil(least / 2):
             due = floor.held >= most and readings >= least
             why = cap(Signature.HELD_FLOOR, policy, role, quiet)
-            if why is Cap.MAY_BE_PINNED and _left_behind(policy, report):
+            if why is Cap.MAY_BE_PINNED and report is not None and _left_behind(policy, report):
                 why = None
             low, count = floor.low, floor.count
             found.append(Candidate(Signature.HELD_FLOOR, floor.held, most, why, due, low, count, named))
     return found
-
-
-_NO_REPORT = KitReport(t=0.0)
 
 
 def _parked(sample: Sample, policy: Policy, role: Role, report: KitReport) -> list[Candidate]:

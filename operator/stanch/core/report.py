@@ -88,14 +88,14 @@ def sentence(verdict: Verdict, *, one_look: bool = False) -> str:
             f"{_limit(verdict)} until this reading, which does not; nothing moved since, so one more decides"
         )
     text = _pattern(verdict)
-    if one_look and verdict.signature is not Signature.PARKED_REMOTE_KV:
+    if one_look and verdict.stuck is None and verdict.signature is not Signature.PARKED_REMOTE_KV:
         what = "watch it with"
         if verdict.signature is Signature.PRODUCER_STRANDED:
             text += "; a prefill holds blocks for its decodes until its lease ends"
             what = "watch them together,"
         text += f"; one look cannot tell for how long: {what} --for {_watch_for(verdict)}"
-    else:
-        text += _limit(verdict)
+    elif not one_look or verdict.signature is Signature.PARKED_REMOTE_KV:
+        text += _limit(verdict)  # else the list below says for how long, of each
     if verdict.signature is Signature.HELD_FLOOR:
         text += ": a leak under traffic"
     if verdict.stuck is not None:

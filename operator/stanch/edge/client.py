@@ -12,10 +12,10 @@ from stanch.edge.resolver import Resolver
 
 
 @asynccontextmanager
-async def session(connections: int = 0) -> AsyncIterator[aiohttp.ClientSession]:
-    """connections: at most so many at once, 0 is any number."""
+async def session(connections: int = 0, *, reuse: bool = True) -> AsyncIterator[aiohttp.ClientSession]:
+    """connections: at most so many at once, 0 is any number. reuse: else each request has one of its own."""
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, resolver=Resolver()),
+        connector=aiohttp.TCPConnector(limit=connections, resolver=Resolver(), force_close=not reuse),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers=HEADERS,
         auto_decompress=False,

@@ -43,23 +43,28 @@ def no_key() -> str | None:
 class KitError(Exception):
     """The kit gave no answer of use; the text is a sentence without its end: "its kit ...".
 
-    absent: the engine has no kit. lasting: asking again soon will bring the same.
+    absent: the engine has no kit. lasting: asking again soon will bring the same. unsent: there was no
+    connection, so nothing was sent.
     """
 
-    def __init__(self, text: str, *, absent: bool = False, lasting: bool = False) -> None:
+    def __init__(
+        self, text: str, *, absent: bool = False, lasting: bool = False, unsent: bool = False
+    ) -> None:
         super().__init__(text)
         self.absent = absent
         self.lasting = absent or lasting
+        self.unsent = unsent
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What /state says; None: it does not say. role: only where kv_role tells it (kv_both does not)."""
+    """What /state says; None: it does not say. role: only where kv_role tells it (kv_both does not). fix: one
+    of contract.Fix, fix_reason: a sentence."""
 
     boot_id: str
-    kit: str | None = None
-    vllm: str | None = None
     connector: str | None = None
+    fix: str | None = None
+    fix_reason: str | None = None
     role: Role | None = None
     lease_seconds: float | None = None
     pin_seconds: float | None = None
@@ -89,20 +94,27 @@ class Reply:
     data: object
 
 
-async def state(session: aiohttp.ClientSession, base: str, seconds: float = STATE_SECONDS) -> Facts:
-    """Raises KitError."""
-    reply = await exchange(session, "GET", base + contract.ROUTE_STATE, seconds)
+async def state(
+    session: aiohttp.ClientSession, base: str, seconds: float = STATE_SECONDS, token: str | None = None
+) -> Facts:
+    """Raises KitError. token: the one that commands, or the API key: the outcomes name ids only to those."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    reply = await exchange(session, "GET", base + contract.ROUTE_STATE, seconds, headers=headers)
     return facts_of(_checked(reply, contract.SCHEMA_STATE, key_given=False))
 
 
-async def requests(session: aiohttp.ClientSession, base: str, key: Key = no_key) -> Lists:
+async def requests(
+    session: aiohttp.ClientSession, base: str, key: Key = no_key, seconds: float | None = None
+) -> Lists:
     """Raises KitError."""
     try:
         given = key()
     except FileError as error:
         raise KitError(f"its kit was not asked: {error}") from None
     headers = {"Authorization": f"Bearer {given}"} if given else {}
-    reply = await exchange(session, "GET", base + contract.ROUTE_REQUESTS, LIST_SECONDS, headers=headers)
+    reply = await exchange(
+        session, "GET", base + contract.ROUTE_REQUESTS, seconds or LIST_SECONDS, headers=headers
+    )
     return lists_of(_checked(reply, contract.SCHEMA_REQUESTS, key_given=given is not None))
 
 
@@ -134,7 +146,8 @@ async def exchange(
     except asyncio.TimeoutError:
         raise KitError(f"its kit did not answer within {seconds:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise KitError(f"its kit could not be asked: {trouble(error)}") from None
+        unsent = isinstance(error, aiohttp.ClientConnectorError)
+        raise KitError(f"its kit could not be asked: {trouble(error)}", unsent=unsent) from None
 
 
 def _json(body: bytes) -> object:
@@ -158,7 +171,7 @@ def _checked(reply: Reply, schema: str, *, key_given: bool) -> dict[str, Any]:
         how = (
             "does not take the API key in that file"
             if key_given
-            else "wants vLLM's API key: give the file that holds it with --token-file"
+            else "wants vLLM's API key: give the file that holds it with --api-key-file"
         )
         raise KitError(f"its kit {how} (HTTP {status})", lasting=True)
     if status == HTTPStatus.NOT_IMPLEMENTED:
@@ -183,9 +196,9 @@ def facts_of(data: Mapping[str, Any]) -> Facts:
     outcomes = data.get("outcomes")
     return Facts(
         boot_id=data["bootId"],
-        kit=said(data, "kit"),
-        vllm=said(data, "vllm"),
         connector=said(data, "connector"),
+        fix=said(data, "fix"),
+        fix_reason=said(data, "fixReason"),
         role=_ROLES.get(str(data.get("role"))),
         lease_seconds=_seconds(data.get("leaseSeconds")),
         pin_seconds=_seconds(data.get("pinSeconds")),

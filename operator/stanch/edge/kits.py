@@ -10,13 +10,17 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import aiohttp
 
 from stanch.core.kit import Entry, KitReport
 from stanch.edge import kit
+from stanch.edge.asking import label_of
 from stanch.edge.kit import Facts, Key, KitError
+from stanch.edge.one_engine import SeveralError
+from stanch.edge.scrape import Scrape
 from stanch.edge.targets import Watched
 
 # What will be the same when asked again (no key, no list, no kit at all) is not asked at every turn.
@@ -27,7 +31,8 @@ _AT_ONCE = 32
 @dataclass(slots=True)
 class _Known:
     """first: when its target was first thought of; looked: when the last look began. lists: by the engine's
-    label, with the time of the answer. problem: what the last look ended with."""
+    label, with the time of the answer. problem: what the last look ended with. absent: that it has no kit, as
+    last told."""
 
     first: float
     looked: float | None = None
@@ -36,6 +41,13 @@ class _Known:
     missing: tuple[str, ...] = ()
     problem: KitError | None = None
     looking: asyncio.Task[None] | None = None
+    absent: KitReport | None = None
+
+    def no_kit(self, now: float, keep_seconds: float) -> KitReport:
+        """That there is no kit. Said of every engine in every turn, so made anew only when it gets old."""
+        if self.absent is None or now - self.absent.t > keep_seconds / 2:
+            self.absent = KitReport(now, problem=str(self.problem), absent=True)
+        return self.absent
 
 
 class Kits:
@@ -51,25 +63,34 @@ class Kits:
         known = self._known.get(name)
         return None if known is None else known.facts
 
-    def report(self, name: str, label: str, now: float, keep_seconds: float) -> KitReport | None:
-        """The newest word on one engine; None where the kit was never asked for its list."""
-        known = self._known.get(name)
+    def known(self, watched: Iterable[Watched]) -> list[Watched]:
+        """Those whose kit has said something of itself."""
+        return [one for one in watched if self.facts(one.target.name) is not None]
+
+    def report(self, scrape: Scrape, engine: str, now: float, keep_seconds: float) -> KitReport | None:
+        """The newest word on one engine of this page; None where there is none: its kit does not drain, and
+        was never asked for its list."""
+        known = self._known.get(scrape.target.name)
         if known is None:
             return None
+        if known.problem is not None and known.problem.absent:
+            return known.no_kit(now, keep_seconds)
+        label = label_of(scrape, engine)
         boot, draining = "", False
         if known.facts is not None:
             boot, draining = known.facts.boot_id, bool(known.facts.draining)
+        draining_only = KitReport(now, boot, draining=True) if draining else None
         listed = known.lists.get(label)
         if listed is not None and now - listed[0] <= keep_seconds:
             return KitReport(listed[0], boot, listed[1], draining=draining)
         if known.problem is not None:
-            return KitReport(now, boot, None, str(known.problem), known.problem.absent, draining)
+            return KitReport(now, boot, None, str(known.problem), draining=draining)
         if known.lists or known.missing:
             if listed is not None:
-                return None  # nothing is wrong with it: it has not been looked at since
+                return draining_only  # nothing is wrong with it: it has not been looked at since
             how = "did not answer its kit" if label in known.missing else "is not in its kit's list"
             return KitReport(now, boot, None, f"rank {label} {how}", draining=draining)
-        return None
+        return draining_only
 
     def forget(self, name: str) -> None:
         """Another process answers: nothing that was said counts any more."""
@@ -87,6 +108,17 @@ class Kits:
                 # Whoever does not answer now may have a kit all the same.
                 known.problem = error if error.absent else None
                 known.looked = self._clock() if error.absent else None
+
+    async def refresh(self, watched: Watched) -> None:
+        """Ask for the state again: a drain shows nowhere else. Whoever does not answer says nothing new."""
+        known = self._of(watched.target.name)
+        if known.problem is not None and known.problem.absent:
+            return
+        with suppress(KitError):
+            async with self._gate:
+                before, known.facts = known.facts, await kit.state(self._session, watched.base)
+            if before is not None and before.boot_id != known.facts.boot_id:
+                known.lists = {}
 
     def is_due(self, name: str, every_seconds: float, *, suspect: bool) -> bool:
         """Whether so much time has passed since the last look. Those never looked at come spread over the
@@ -124,7 +156,10 @@ class Kits:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _of(self, name: str) -> _Known:
-        return self._known.setdefault(name, _Known(self._clock()))
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = _Known(self._clock())
+        return known
 
     async def _look(self, watched: Watched, known: _Known) -> None:
         known.looked = self._clock()
@@ -143,7 +178,7 @@ class Kits:
 
     def _take(self, known: _Known, answer: kit.Lists) -> None:
         if known.facts is not None and known.facts.boot_id != answer.boot_id:
-            known.lists, known.problem = {}, KitError("its kit restarted between two answers")
+            known.lists, known.problem = {}, SeveralError()
             return
         now = self._clock()
         known.lists |= {label: (now, entries) for label, entries in answer.ranks.items()}

@@ -82,14 +82,19 @@ def _request(row: Row) -> dict[str, object]:
     }
 
 
-def show(rows: Sequence[Row], *, stuck_only: bool) -> None:
-    """A table on standard output, as wide as it needs to be where that is no terminal."""
+def show(rows: Sequence[Row], *, stuck_only: bool, whole: bool = True) -> None:
+    """A table on standard output, as wide as it needs to be where that is no terminal.
+
+    whole: every rank that was asked for told its requests; else an empty list says nothing, and nothing is.
+    """
     from rich.table import Table
     from rich.text import Text
 
     from stanch.edge.output import print_table
 
     if not rows:
+        if not whole:
+            return
         print_table(None, "no request is stuck" if stuck_only else "no request is there")
         return
     view = Table(box=None, pad_edge=False, show_edge=False)
@@ -115,7 +120,8 @@ def show(rows: Sequence[Row], *, stuck_only: bool) -> None:
         )
     stuck = [row.entry for row in rows if row.entry.stuck]
     blocks = sum(entry.blocks for entry in stuck)
-    print_table(view, f"{len(stuck)} of {len(rows)} stuck, holding {blocks} blocks")
+    where = "" if whole else ", on the ranks that answered"
+    print_table(view, f"{len(stuck)} of {len(rows)} stuck, holding {blocks} blocks{where}")
 
 
 def _waits(entry: Entry) -> str:

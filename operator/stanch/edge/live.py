@@ -17,10 +17,11 @@ from stanch.core.policy import PIN_MARGIN_SECONDS, Policy, lease_of_version
 from stanch.core.sample import Role, Sample
 from stanch.core.turn import Deployment, Fleet, Reading, turn
 from stanch.core.verdict import State, Verdict
-from stanch.edge import client, engine
+from stanch.edge import client, engine, one_engine
 from stanch.edge.asking import Asking, Judged, Said, label_of
-from stanch.edge.kit import Facts, Key, no_key
+from stanch.edge.kit import Facts, Key, KitError, no_key
 from stanch.edge.kits import Kits
+from stanch.edge.one_engine import SeveralError
 from stanch.edge.reading import role_evidence
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.targets import Watched
@@ -69,7 +70,10 @@ class Live:
         self._newest: dict[str, Scrape] = {}
         self._roles: dict[str, Role] = {}
         self._restarts: dict[str, float | None] = {}
+        # A target's policy lives as long as we do, so its address names it.
+        self._policies: dict[tuple[int, float, float, float], Policy] = {}
         self._learning: set[asyncio.Task[None]] = set()
+        self._several: set[str] = set()
         self._version_asked: dict[str, float] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
@@ -148,9 +152,31 @@ class Live:
             return facts.role
         return self._roles.get(watched.target.name, Role.UNKNOWN)
 
+    def facts(self, name: str) -> Facts | None:
+        """What the kit of that target said of itself; None where it has none, or did not say."""
+        return self._kits.facts(name)
+
     async def ask_kits(self) -> None:
-        """Look at the lists of all targets once, now: for an answer that will not wait for the next turn."""
+        """Look at the lists of all targets once, now: for an answer that will not wait for the next turn.
+
+        Then one list alone may make a fault, so it is seen to it that one engine gave page and list.
+        """
+        before = {name: self._kits.facts(name) for name in self.watched}
         await self._kits.look(self.watched.values())
+        await asyncio.gather(*(self._see_if_one(one) for one in self._kits.known(self.watched.values())))
+        for name, facts in before.items():
+            now = self._kits.facts(name)
+            if facts is not None and now is not None and facts.boot_id != now.boot_id:
+                self._several.add(name)
+
+    async def _see_if_one(self, watched: Watched) -> None:
+        async with self._gate:
+            try:
+                await one_engine.state(watched.base)
+            except SeveralError:
+                self._several.add(watched.target.name)
+            except KitError:
+                pass  # whoever is silent proves nothing
 
     async def turns(self, seconds: float | None) -> AsyncIterator[list[Judged]]:
         """A turn every interval and one at the end of `seconds` (None: until cancelled).
@@ -173,7 +199,9 @@ class Live:
                     running.result()
                 if at == seconds:
                     await self._read([one for name, one in self.watched.items() if name not in self._newest])
-                    await self._kits.look(self._suspects())
+                    suspects = self._suspects()
+                    others = [one for one in self.watched.values() if one not in suspects]
+                    await asyncio.gather(self._kits.look(suspects), *map(self._kits.refresh, others))
                 if self._newest:
                     yield self.turn()
         finally:
@@ -192,8 +220,10 @@ class Live:
                 if sample.engine in named:
                     sample = _namesake(sample, watched.target.shown, len(named))
                 named.add(sample.engine)
-                report = self._report(scrape, sample.engine, now)
+                report = self._kits.report(scrape, sample.engine, now, self.policy.gap_seconds)
                 sample = self._aged(sample, now)
+                if name in self._several:
+                    sample = Sample(sample.t, sample.engine, blind=one_engine.SEVERAL)
                 readings.append(Reading(sample, self.role(watched), watched.deployment, policy, report))
                 scrapes.append(scrape)
         self._fleet, result = turn(self._fleet, readings, self.policy, now)
@@ -217,10 +247,6 @@ class Live:
             if restarted != self._restarts.get(verdict.engine):
                 self._restarts[verdict.engine] = restarted
                 self._learn_again(scrape.target.name)
-
-    def _report(self, scrape: Scrape, name: str, now: float) -> KitReport | None:
-        label = label_of(scrape, name)
-        return self._kits.report(scrape.target.name, label, now, self.policy.gap_seconds)
 
     def _look_where_due(self, judged: Iterable[tuple[Verdict, Scrape]]) -> None:
         for verdict, scrape in judged:
@@ -264,9 +290,12 @@ class Live:
                 parked = max(parked, _PUSH_SECONDS)
         if lease is None:
             lease = lease_of_version(engine.parsed_version(self.versions.get(name)))
-        elif facts is None:
-            return policy
-        return replace(policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked)
+        key = (id(policy), lease, pin, parked)
+        if key not in self._policies:
+            self._policies[key] = replace(
+                policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked
+            )
+        return self._policies[key]
 
     async def confirm(self, judged: Judged, *, canary: bool = True) -> Judged:
         """Ask one engine about its verdict, and enter what it says. canary: whether one may be sent."""
@@ -300,8 +329,8 @@ class Live:
         """A list of one engine's kit that is newer than this question, or why there is none."""
         start = self.clock()
         await self._kits.look([judged.watched])
-        now, name = self.clock(), judged.watched.target.name
-        return self._kits.report(name, label_of(judged.scrape, judged.verdict.engine), now, now - start)
+        now = self.clock()
+        return self._kits.report(judged.scrape, judged.verdict.engine, now, now - start)
 
     async def close(self) -> None:
         for task in self._learning:

@@ -19,13 +19,14 @@ from uuid import uuid4
 
 import aiohttp
 
+from stanch.core.sample import Role
 from stanch.edge import kit
 from stanch.edge.errors import FileError
 from stanch.edge.exposition import Page, read
 from stanch.edge.families import CACHE_CONFIG
 from stanch.edge.fetch import fetch
 from stanch.edge.kit import Key, KitError, exchange
-from stanch.edge.probed import DECODE_TOKENS, End, Probed, StopError, judge, total
+from stanch.edge.probed import DECODE_TOKENS, End, MisuseError, Probed, StopError, judge, total
 from stanch.edge.targets import Watched
 from stanch.edge.text import one_line
 
@@ -63,10 +64,12 @@ class Probe:
     _took: dict[str, float] = field(default_factory=dict)
 
     async def run(self) -> Probed:
+        """Raises MisuseError."""
+        other = await self._other_roles()
         try:
             why = await self._run()
         except StopError as stop:
-            return self._end(stop.end, stop.where, stop.why)
+            return self._end(stop.end, stop.where, stop.why + "".join(f"; {text}" for text in other))
         return self._end(End.WORKS, None, why)
 
     def _end(self, end: End, where: str | None, why: str) -> Probed:
@@ -107,6 +110,26 @@ class Probe:
             len(self._tokens),
         )
 
+    async def _other_roles(self) -> list[str]:
+        """Who, by the kv_role that its kit tells, is not what it was given as. Raises MisuseError of both."""
+        told = await asyncio.gather(*(self._role(watched) for _, watched in self._ends()))
+        if told == [Role.DECODE, Role.PREFILL]:
+            raise MisuseError(
+                "the two are given the wrong way round: by their kits' kv_role "
+                f"{self.prefill.target.shown} is the decode and {self.decode.target.shown} the prefill"
+            )
+        return [
+            f"by the kv_role that its kit tells, what was given as {where} is a {role.value}"
+            for (where, _), role in zip(self._ends(), told, strict=True)
+            if role not in (None, Role(where))
+        ]
+
+    async def _role(self, watched: Watched) -> Role | None:
+        try:
+            return (await kit.state(self.session, watched.base)).role
+        except KitError:
+            return None
+
     def _ends(self) -> Sequence[tuple[str, Watched]]:
         return (("prefill", self.prefill), ("decode", self.decode))
 
@@ -127,6 +150,10 @@ class Probe:
         models = [one for one in served if isinstance(one, dict)] if isinstance(served, list) else []
         if not models or not isinstance(models[0].get("id"), str):
             raise StopError(End.BROKE, where, f"the {where} engine's /v1/models names no model")
+        names = [one["id"] for one in models if isinstance(one.get("id"), str)]
+        if self.model is not None and self.model not in names:
+            serves = one_line(", ".join(names), 200)
+            raise MisuseError(f"the {where} engine serves no model {self.model!r}; it serves {serves}")
         room = next((m.get("max_model_len") for m in models if isinstance(m.get("max_model_len"), int)), None)
         return self.model or models[0]["id"], room
 
@@ -167,7 +194,7 @@ class Probe:
             why = str(error).replace("its kit", who, 1)
             raise StopError(End.BROKE, where, why) from None
         if reply.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            why = f"{who} wants its API key (HTTP {reply.status}): give its file with --token-file"
+            why = f"{who} wants its API key (HTTP {reply.status}): give its file with --api-key-file"
             raise StopError(End.UNKNOWN, where, why)
         if reply.status != HTTPStatus.OK:
             raise StopError(

@@ -35,6 +35,10 @@ class Probed:
     decode_seconds: float | None = None
 
 
+class MisuseError(Exception):
+    """What was asked for cannot be done with this pair, whatever state it is in: nothing was sent."""
+
+
 class StopError(Exception):
     """The probe ends here."""
 

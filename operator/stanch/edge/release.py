@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 from uuid import uuid4
@@ -13,15 +13,25 @@ from uuid import uuid4
 import aiohttp
 
 from stanch.core.kit import Entry
-from stanch.edge import kit
-from stanch.edge.kit import Facts, Key, KitError, Lists
+from stanch.edge import kit, one_engine
+from stanch.edge.kit import Key, KitError, Lists
+from stanch.edge.one_engine import SeveralError
 from stanch.edge.text import one_line
 from stanch_connector import contract
 
 _POLL_SECONDS = 0.2
 # After its deadline the kit itself calls an order failed; for so long we wait to hear that.
 _SLACK_SECONDS = 5.0
+# Of several API-server processes one that did not take the order shows its outcome within about a second.
+_LOST_SECONDS = 5.0
+# Of the time for all of it, what the list may take: it only brings the names that people know.
+_PART_FOR_LIST = 1 / 3
+_LEAST_DEADLINE_SECONDS = 1.0
+# The kit's words for one that is too young, which do not name it.
+_AGE = "it has been so for"
 _OPEN = ("accepted", "running")
+# What a proxy answers where the engine has, or may have, taken the order.
+_GATEWAY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT)
 _HOW_TO_TURN_ON = (
     "its kit takes no commands by POST: start the engine with STANCH_TOKEN_FILE=FILE, a file with a token of "
     "16 to 4096 bytes, and give the same file with --token-file"
@@ -31,7 +41,7 @@ _HOW_TO_TURN_ON = (
 @dataclass(frozen=True, slots=True)
 class Order:
     """ids: as clients know them, or the scheduler; None: every stuck request. older_than_seconds: only those
-    that have been stuck for so long."""
+    that have been stuck for so long. deadline_seconds: for all of it."""
 
     ids: tuple[str, ...] | None = None
     older_than_seconds: float | None = None
@@ -43,7 +53,8 @@ class Order:
 class Fate:
     """What became, or under dry run would become, of one request. id, blocks: None where no list told them.
 
-    way: freed, completed, failed; None: refused, and refusal says why.
+    way: freed, completed, failed; None: refused, and refusal says why. young: it was not meant, because the
+    order was for older ones and named none (a kit may name another reason first, such as a read under way).
     """
 
     scheduler_id: str
@@ -51,12 +62,14 @@ class Fate:
     blocks: int | None
     way: str | None
     refusal: str | None
+    young: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """An order that ended. state, reason: as the kit says; refusals: counts by kind; missing: ranks that did
-    not answer."""
+    """An order that ended. state, reason: as the kit says; fates: of those that the kit names, which are not
+    all of very many; releases: how many by way, empty where an older kit does not count them; refusals: how
+    many by kind; missing: ranks that did not answer."""
 
     command_id: str
     boot_id: str
@@ -66,6 +79,7 @@ class Released:
     fates: tuple[Fate, ...]
     refusals: Mapping[str, int] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    releases: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def certain(self) -> bool:
@@ -76,31 +90,28 @@ class Released:
 async def release(
     session: aiohttp.ClientSession, base: str, order: Order, token: str | None, key: Key = kit.no_key
 ) -> Released:
-    """Order it and wait for the end. Raises KitError where it cannot be told what was done.
+    """Order it and wait for the end. Raises KitError where it cannot be told what was done; where the order
+    was given, or may have been, the error says so.
 
-    session: with one connection only. With several API-server processes each keeps its own outcomes, and one
-    connection stays with one of them.
+    session: with one connection only. With several API-server processes the one that took the order is the
+    first to know its outcome, and one connection stays with one of them.
     """
-    facts = await kit.state(session, base)
-    try:
-        before = await kit.requests(session, base, key)
-    except KitError:
-        before = Lists(facts.boot_id, {})  # only for the names that people know
+    deadline = time.monotonic() + order.deadline_seconds
+    looked = await one_engine.look(base, key, order.deadline_seconds * _PART_FOR_LIST)
+    if isinstance(looked.facts, KitError):
+        raise looked.facts
+    boot_id = looked.facts.boot_id
     command: contract.Command = {
         "id": f"cli-{uuid4().hex[:16]}",
         "verb": "release",
-        "bootId": facts.boot_id,
+        "bootId": boot_id,
         "args": _args(order),
-        "deadlineSeconds": order.deadline_seconds,
+        "deadlineSeconds": max(_LEAST_DEADLINE_SECONDS, round(deadline - time.monotonic(), 1)),
     }
     outcome = await _post(session, base, command, token)
-    deadline = time.monotonic() + order.deadline_seconds + _SLACK_SECONDS
-    while outcome.get("state") in _OPEN:
-        if time.monotonic() > deadline:
-            raise KitError("its kit did not say what became of the order: look at `stanch requests`")
-        await asyncio.sleep(_POLL_SECONDS)
-        outcome = _outcome(await kit.state(session, base), facts.boot_id, command["id"])
-    return _told(outcome, command["id"], facts.boot_id, order, before)
+    outcome = await _end(session, base, command, outcome, deadline + _SLACK_SECONDS, token)
+    before = looked.lists if isinstance(looked.lists, Lists) else Lists(boot_id, {})
+    return _told(outcome, command["id"], boot_id, order, before)
 
 
 def _args(order: Order) -> dict[str, object]:
@@ -115,10 +126,16 @@ def _args(order: Order) -> dict[str, object]:
 async def _post(
     session: aiohttp.ClientSession, base: str, command: contract.Command, token: str | None
 ) -> Mapping[str, Any]:
-    """The outcome so far. Raises KitError where the order was not taken."""
+    """The outcome so far, empty where it is not known whether the order was taken. Raises KitError where it
+    was not."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     url = base + contract.ROUTE_COMMAND
-    reply = await kit.exchange(session, "POST", url, kit.STATE_SECONDS, headers=headers, body=command)
+    try:
+        reply = await kit.exchange(session, "POST", url, kit.STATE_SECONDS, headers=headers, body=command)
+    except KitError as error:
+        if error.unsent:
+            raise
+        return {}
     data = reply.data if isinstance(reply.data, dict) else {}
     if reply.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         raise KitError(_HOW_TO_TURN_ON)
@@ -130,22 +147,62 @@ async def _post(
         )
         raise KitError(f"{how} (HTTP 401)")
     if reply.status == HTTPStatus.CONFLICT:
-        raise KitError("the engine restarted meanwhile, so nothing was released")
+        why = kit.said(data, "reason")
+        if why is None or "boot id" in why:
+            raise SeveralError(": nothing was released")
+        raise KitError(f"its kit ignored the order, so nothing was released: {why}")
     if reply.status == HTTPStatus.BAD_REQUEST and data.get("state") == "refused":
         return data
+    if reply.status in _GATEWAY:
+        return {}
     if reply.status != HTTPStatus.OK or data.get("id") != command["id"]:
         why = kit.said(data) or kit.said(data, "reason")
-        raise KitError(f"its kit answers HTTP {reply.status} to the order" + (f": {why}" if why else ""))
+        text = f"its kit answers HTTP {reply.status} to the order" + (f": {why}" if why else "")
+        raise KitError(f"{text}; whether it took it is not known: look at `stanch requests`")
     return data
 
 
-def _outcome(facts: Facts, boot_id: str, command_id: str) -> Mapping[str, Any]:
-    if facts.boot_id != boot_id:
-        raise KitError("the engine restarted before it said what became of the order")
-    for outcome in facts.outcomes:
-        if outcome.get("id") == command_id:
-            return outcome
-    raise KitError("its kit has lost the outcome of the order: look at `stanch requests`")
+async def _end(
+    session: aiohttp.ClientSession,
+    base: str,
+    command: contract.Command,
+    outcome: Mapping[str, Any],
+    deadline: float,
+    token: str | None,
+) -> Mapping[str, Any]:
+    """What the order ended with. An order that was given is not forgotten for a question that fails: only
+    when the time is over, another process answers, or the kit has lost it, is there a KitError that names it.
+
+    outcome: as the answer to the order had it; empty where none came.
+    """
+    lost_since: float | None = None
+    why = "its kit has not said yet what became of it"
+    while not outcome or outcome.get("state") in _OPEN:
+        now = time.monotonic()
+        if now > deadline:
+            raise KitError(_given(command, outcome, why))
+        await asyncio.sleep(_POLL_SECONDS)
+        try:
+            facts = await kit.state(session, base, min(kit.STATE_SECONDS, max(1.0, deadline - now)), token)
+        except KitError as error:
+            why, lost_since = str(error), None
+            continue
+        if facts.boot_id != command["bootId"]:
+            raise KitError(_given(command, outcome, f"since then {one_engine.SEVERAL}"))
+        found = next((one for one in facts.outcomes if one.get("id") == command["id"]), None)
+        if found is not None:
+            outcome, lost_since = found, None
+            why = "its kit has not said yet what became of it"
+            continue
+        why, lost_since = "its kit does not know it", lost_since or now
+        if now - lost_since > _LOST_SECONDS:
+            raise KitError(_given(command, outcome, why))
+    return outcome
+
+
+def _given(command: contract.Command, outcome: Mapping[str, Any], why: str) -> str:
+    given = "was given" if outcome else "may have been given (no answer came to it)"
+    return f"the order {command['id']} {given}; {why}: look at `stanch requests`"
 
 
 def _told(outcome: Mapping[str, Any], command_id: str, boot_id: str, order: Order, before: Lists) -> Released:
@@ -155,9 +212,22 @@ def _told(outcome: Mapping[str, Any], command_id: str, boot_id: str, order: Orde
     for name in _list(outcome.get("released")):
         done.setdefault(str(name), "freed")
     not_done = {str(k): str(v) for k, v in refused.items()} if isinstance(refused, dict) else {}
-    fates = [_fate(name, entries, way=way) for name, way in done.items()]
-    fates += [_fate(name, entries, refusal=why) for name, why in not_done.items() if name not in done]
     counts = outcome.get("refusals")
+    all_young = isinstance(counts, dict) and set(counts) == {"too-young"}
+    least = None if order.ids is not None else order.older_than_seconds
+
+    def young(name: str) -> bool:
+        entry = entries.get(name)
+        if least is None:
+            return False
+        return all_young or (entry is not None and entry.age_seconds < least)
+
+    fates = [_fate(name, entries, way=way) for name, way in done.items()]
+    fates += [
+        replace(_fate(name, entries, refusal=why), young=young(name))
+        for name, why in not_done.items()
+        if name not in done
+    ]
     return Released(
         command_id,
         boot_id,
@@ -165,13 +235,15 @@ def _told(outcome: Mapping[str, Any], command_id: str, boot_id: str, order: Orde
         one_line(str(outcome.get("state")), 20),
         kit.said(outcome, "reason"),
         tuple(fates),
-        {
-            one_line(str(kind), 40): count
-            for kind, count in (counts.items() if isinstance(counts, dict) else ())
-            if isinstance(count, int)
-        },
+        _counts(counts),
         tuple(str(rank) for rank in _list(outcome.get("missingRanks"))),
+        _counts(outcome.get("releases")),
     )
+
+
+def _counts(value: object) -> dict[str, int]:
+    pairs = value.items() if isinstance(value, dict) else ()
+    return {one_line(str(kind), 40): count for kind, count in pairs if type(count) is int and count > 0}
 
 
 def _list(value: object) -> Sequence[object]:
@@ -187,5 +259,5 @@ def _fate(
         None if entry is None else entry.id,
         None if entry is None else entry.blocks,
         None if way is None else one_line(way, 40),
-        None if refusal is None else one_line(refusal, 300),
+        None if refusal is None else one_line(refusal, 300).replace(_AGE, f"too young: {_AGE}", 1),
     )

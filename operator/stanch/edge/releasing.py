@@ -17,15 +17,10 @@ _WOULD = {
 }
 
 
-def refused(released: Released, *, named: bool) -> bool:
-    """Whether something that was meant was not released. named: by id; without ids the young are not
-    meant."""
-    if released.refusals:
-        kinds = set(released.refusals) - (set() if named else {"too-young"})
-        return bool(kinds)
-    return any(fate.way is None for fate in released.fates) or (
-        released.state == "refused" and not released.fates
-    )
+def refused(released: Released) -> bool:
+    """Whether something that was meant was not released."""
+    kept = [fate for fate in released.fates if fate.way is None]
+    return any(not fate.young for fate in kept) or (released.state == "refused" and not kept)
 
 
 def record(target: str, released: Released) -> dict[str, object]:
@@ -45,16 +40,19 @@ def record(target: str, released: Released) -> dict[str, object]:
                 "blocks": fate.blocks,
                 "way": fate.way,
                 "refusal": fate.refusal,
+                "young": fate.young,
             }
             for fate in released.fates
         ],
+        "releases": dict(released.releases),
         "refusals": dict(released.refusals),
         "missingRanks": list(released.missing),
     }
 
 
 def show(released: Released) -> None:
-    """A table on standard output: each request, and what was done with it or why nothing was."""
+    """A table on standard output: each request, and what was done with it or why nothing was. Nothing, where
+    nothing is known of any."""
     from rich.table import Table
     from rich.text import Text
 
@@ -62,11 +60,17 @@ def show(released: Released) -> None:
 
     done = [fate for fate in released.fates if fate.way is not None]
     known = [fate.blocks for fate in done if fate.blocks is not None]
-    blocks = f", {sum(known)} blocks" if done and len(known) == len(done) else ""
-    end = f"{len(done)} {'would be ' if released.dry_run else ''}released{blocks}"
     left = len(released.fates) - len(done)
-    end += f"; {left} not" if left else ""
+    # The kit names the first hundreds, and counts all.
+    count, kept = sum(released.releases.values()) or len(done), max(left, sum(released.refusals.values()))
+    blocks = f", {sum(known)} blocks" if done and len(known) == count else ""
+    end = f"{count} {'would be ' if released.dry_run else ''}released{blocks}"
+    end += f"; {kept} not" if kept else ""
+    unnamed = count + kept - len(released.fates)
+    end += f"; {unnamed} of them are not named above" if unnamed > 0 else ""
     if not released.fates:
+        if not released.certain:
+            return
         print_table(None, released.reason or "nothing is stuck that this means: nothing was released")
         return
     view = Table(box=None, pad_edge=False, show_edge=False)
@@ -74,7 +78,10 @@ def show(released: Released) -> None:
         view.add_column(column, overflow="fold", justify="right" if column == "blocks" else "left")
     words = _WOULD if released.dry_run else _DONE
     for fate in released.fates:
-        what = Text(words.get(fate.way, fate.way)) if fate.way else Text(f"refused: {fate.refusal}", "yellow")
+        if fate.way is not None:
+            what = Text(words.get(fate.way, fate.way))
+        else:
+            what = Text(f"{'not meant' if fate.young else 'refused'}: {fate.refusal}", "yellow")
         view.add_row(
             Text(fate.id or fate.scheduler_id), "?" if fate.blocks is None else str(fate.blocks), what
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stanch.core.verdict import State
+from stanch.edge import interrupt
 from stanch.edge.cli.options import Options, Seconds, live_options
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def check(urls: Sequence[str], role: str, seconds: float | None, options: Option
                     judged = turn
             if options.canary:
                 judged = await asyncio.gather(*(_asked(live, one) for one in judged))
-            advice = {name: advise(version) for name, version in live.versions.items()}
+            advice = {name: advise(version, live.facts(name)) for name, version in live.versions.items()}
         # A reader that has gone (`| head`) does not change the answer.
         with suppress(BrokenPipeError, SystemExit):
             if options.output == "json":
@@ -71,7 +72,7 @@ def check(urls: Sequence[str], role: str, seconds: float | None, options: Option
                 out.print_check(out.console(), judged, advice, one_look=seconds is None)
         return out.exit_code(j.verdict.state for j in judged)
 
-    return asyncio.run(look())
+    return interrupt.run(look())
 
 
 async def _asked(live: Live, judged: Judged) -> Judged:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stanch.edge import interrupt
 from stanch.edge.errors import EXIT_UNAVAILABLE
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def demo(seed: int, plain: bool, engines: bool) -> int:
     except NoEnginesError as error:
         click.echo(f"stanch demo: {error}", err=True)
         return EXIT_UNAVAILABLE
+    interrupt.tidily()
     return main(seed, True if plain else None, stage)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from stanch.edge import interrupt
 from stanch.edge.cli.options import key_option, key_reader, output_option, server
 
 if TYPE_CHECKING:
@@ -29,25 +29,27 @@ def requests(url: str, rank: int | None, stuck: bool, api_key_file: Path | None,
     """
     from stanch.edge import kit, listing
     from stanch.edge import output as out
-    from stanch.edge.client import session
+    from stanch.edge.one_engine import look
 
     (base, shown), key = server(url), key_reader(api_key_file)
 
     async def ask() -> Lists:
-        async with session() as connection:
-            return await kit.requests(connection, base, key)
+        found = (await look(base, key)).lists
+        if isinstance(found, kit.KitError):
+            raise found
+        return found
 
     try:
-        lists = asyncio.run(ask())
+        lists = interrupt.run(ask())
     except kit.KitError as error:
         click.echo(f"cannot tell about {shown}: {error}", err=True)
         return EXIT_CANNOT_TELL
-    rows = listing.rows(lists, None if rank is None else str(rank), stuck_only=stuck)
+    label = None if rank is None else str(rank)
+    rows, missing = listing.rows(lists, label, stuck_only=stuck), listing.missing(lists, label)
     if output == "json":
         out.json_line(listing.record(shown, lists, rows))
     else:
-        listing.show(rows, stuck_only=stuck)
-    missing = listing.missing(lists, None if rank is None else str(rank))
+        listing.show(rows, stuck_only=stuck, whole=missing is None)
     if missing is not None:
         out.flush()
         click.echo(f"cannot tell about {shown}: {missing}", err=True)

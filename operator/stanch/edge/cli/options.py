@@ -20,22 +20,24 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Seconds(click.ParamType[float]):
-    """A number of seconds within a range. Units are refused, not guessed, but where they are asked for."""
+    """A length of time within a range, in seconds: 120, 120s, 2m or 1h."""
 
     name = "seconds"
 
-    def __init__(self, least: float, most: float = DAY, *, above: bool = False, units: bool = False) -> None:
-        self.least, self.most, self.above, self.units = least, most, above, units
+    def __init__(self, least: float, most: float = DAY, *, above: bool = False) -> None:
+        self.least, self.most, self.above = least, most, above
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         allowed = f"{'above ' if self.above else ''}{self.least:g} to {self.most:g}"
         text, unit = str(value), 1.0
-        if self.units and text[-1:] in _UNITS:
+        if text[-1:] in _UNITS:
             text, unit = text[:-1], _UNITS[text[-1]]
         try:
+            if "_" in text or not text.isascii():
+                raise ValueError  # to Python 1_0 is ten
             number = float(text) * unit
         except ValueError:
-            how = "such as 120, 120s or 2m" if self.units else "without a unit"
+            how = "such as 120, 120s or 2m"
             self.fail(f"{value!r} is not a number of seconds (allowed: {allowed}, {how})", param, ctx)
         if not (self.least < number if self.above else self.least <= number) or not number <= self.most:
             self.fail(f"{value} is out of range (allowed: {allowed} seconds)", param, ctx)
@@ -72,10 +74,23 @@ def output_option(command: F) -> F:
     )(command)
 
 
+class _SecondNameHidden(click.Option):
+    """An option whose second name is taken, and never shown: `release` calls another secret by it."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return None if record is None else (record[0].replace(f", {self.opts[1]}", ""), record[1])
+
+
 def key_option(help_text: str) -> Callable[[F], F]:
     """vLLM's own --api-key, as `api_key_file`."""
     return click.option(
-        "--api-key-file", "--token-file", "api_key_file", type=click.Path(path_type=Path), help=help_text
+        "--api-key-file",
+        "--token-file",
+        "api_key_file",
+        cls=_SecondNameHidden,
+        type=click.Path(path_type=Path),
+        help=help_text,
     )
 
 

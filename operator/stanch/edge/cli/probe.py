@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from stanch.edge import interrupt
 from stanch.edge.cli.options import Seconds, key_option, key_reader, output_option
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def probe(
     from stanch.edge import output as out
     from stanch.edge.client import session
     from stanch.edge.probe import Probe
-    from stanch.edge.probed import End
+    from stanch.edge.probed import End, MisuseError
     from stanch.edge.targets import TargetError, distinct, from_url
 
     try:
@@ -53,7 +53,10 @@ def probe(
         async with session() as connection:
             return await Probe(connection, pair[0], pair[1], timeout, model, key).run()
 
-    probed = asyncio.run(run())
+    try:
+        probed = interrupt.run(run())
+    except MisuseError as error:
+        raise click.UsageError(str(error)) from None
     if output == "json":
         data: dict[str, object] = {
             "schema": "stanch.probe/1",

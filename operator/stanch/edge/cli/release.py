@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from stanch.edge import interrupt
 from stanch.edge.cli.options import Seconds, key_reader, output_option, server
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ EXIT_DONE, EXIT_REFUSED, EXIT_CANNOT_TELL = 0, 1, 3
 @click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option(
     "--older-than",
-    type=Seconds(0, units=True),
+    type=Seconds(0),
     help="Only what has been stuck for so long, such as 120s; without IDs: all of that.",
 )
 @click.option("--all", "everything", is_flag=True, help="Whatever is stuck, of any age.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, per request, and do nothing.")
-@click.option("--timeout", type=Seconds(1, 600), default=30.0, show_default=True, help="For the engine.")
+@click.option("--timeout", type=Seconds(1, 600), default=30.0, show_default=True, help="For all of it.")
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path),
@@ -62,8 +62,10 @@ def release(
     from stanch.edge.release import Order
     from stanch.edge.release import release as carry_out
 
-    if everything and ids:
-        raise click.UsageError("say either which IDS or --all")
+    if everything and (ids or older_than is not None):
+        raise click.UsageError("say either --all, which is of any age, or which IDS or --older-than")
+    if "" in ids:
+        raise click.UsageError("an ID is empty: `stanch requests` lists them")
     if not ids and older_than is None and not everything:
         raise click.UsageError(
             "say what to release: IDS (`stanch requests` lists them), --older-than 120s, or --all for "
@@ -78,17 +80,17 @@ def release(
             return await carry_out(connection, base, order, token, key)
 
     try:
-        released = asyncio.run(run())
+        released = interrupt.run(run())
     except KitError as error:
         click.echo(f"cannot tell about {shown}: {error}", err=True)
         return EXIT_CANNOT_TELL
     if output == "json":
         out.json_line(releasing.record(shown, released))
     else:
-        releasing.show(released)
+        releasing.show(released)  # nothing, where nothing is known
     if not released.certain:
         out.flush()
         why = released.reason or f"ranks {', '.join(released.missing)} did not answer"
         click.echo(f"cannot tell about all of {shown}: {why}", err=True)
         return EXIT_CANNOT_TELL
-    return EXIT_REFUSED if releasing.refused(released, named=bool(ids)) else EXIT_DONE
+    return EXIT_REFUSED if releasing.refused(released) else EXIT_DONE

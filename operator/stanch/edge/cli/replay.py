@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from stanch.edge import interrupt
 from stanch.edge.cli.options import Options, judging_options
 
 
@@ -31,6 +32,7 @@ def replay(files: Sequence[str], role: str, options: Options) -> int:
     from stanch.edge.replay import judge, read_recording
     from stanch.edge.text import printable
 
+    interrupt.tidily()
     stems = _stems(files) if len(files) > 1 else [None]
     recordings = [read_recording(file, stem) for file, stem in zip(files, stems, strict=True)]
     for lines in recordings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stanch.edge import interrupt
 from stanch.edge.cli.options import Options, Seconds, live_options
+from stanch.edge.text import printable
 
 if TYPE_CHECKING:
     from stanch.core.policy import Policy
@@ -43,15 +44,18 @@ def watch(pairs: Sequence[str], targets_file: Path | None, seconds: float | None
         from stanch.edge.live import watching
 
         async with watching(watched, options.policy, options.key) as live:
-            await live.learn()
+            what = _what(watched, options.policy)
             if options.output == "json":
+                await live.learn()
                 await _json(live, seconds, canary)
             elif sys.stdout.isatty():
-                await _table(live, seconds, canary)
+                await _table(live, seconds, canary, what)
             else:
+                click.echo(what, err=True)  # to be seen at once; it is no data
+                await live.learn()
                 await _lines(live, seconds, canary)
 
-    asyncio.run(run())
+    interrupt.run(run())
     return 0
 
 
@@ -68,23 +72,33 @@ def _targets(pairs: Sequence[str], targets_file: Path | None, policy: Policy) ->
         raise click.UsageError(str(error)) from None
 
 
+def _what(watched: Sequence[Watched], policy: Policy) -> str:
+    """What is shown until the first turn, which takes an interval."""
+    names = ", ".join(one.target.name for one in watched[:3]) + (", ..." if len(watched) > 3 else "")
+    count = "1 server" if len(watched) == 1 else f"{len(watched)} servers"
+    return printable(f"watching {count} ({names}), a reading every {policy.interval_seconds:g} s")
+
+
 async def _json(live: Live, seconds: float | None, canary: bool) -> None:
     from stanch.edge import output as out
     from stanch.edge.advice import advise
 
     async for judged in live.turns(seconds):
         for one in live.ask_in_background(judged) if canary else judged:
-            out.json_line(out.live_record(one, advise(live.versions.get(one.watched.target.name))))
+            name = one.watched.target.name
+            out.json_line(out.live_record(one, advise(live.versions.get(name), live.facts(name))))
         out.flush()
 
 
-async def _table(live: Live, seconds: float | None, canary: bool) -> None:
+async def _table(live: Live, seconds: float | None, canary: bool, what: str) -> None:
     from rich.live import Live as View
+    from rich.text import Text
 
     from stanch.edge import output as out
 
     screen = out.console()
-    with View(console=screen, auto_refresh=False, transient=False) as view:
+    with View(Text(what), console=screen, auto_refresh=False, transient=False) as view:
+        await live.learn()
         async for judged in live.turns(seconds):
             rows = live.ask_in_background(judged) if canary else judged
             most = max(5, screen.size.height - 4)

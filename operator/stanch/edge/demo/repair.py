@@ -25,6 +25,8 @@ from stanch.edge.release import Order, release
 
 Say = Callable[[str], None]
 _PROBE_TRIES = 3
+# The longest that an honest transfer takes here.
+_TRANSFER_SECONDS = 1.0
 _PROBE_WORDS = 64
 
 
@@ -138,8 +140,12 @@ class Repair:
         return "nothing is running, waiting or on its way"
 
     async def capture(self) -> str:
-        self.stuck = await self.fleet.stuck(self.suspect)
+        listed = await self.fleet.stuck(self.suspect)
         self.held = self._sample(self.suspect).usage or 0.0
+        if listed is not None:
+            # The engine serves on where it has a kit, so an honest transfer may be under way.
+            self.stuck = tuple(one for one in listed if not _transfers(one))
+            self.held = sum(one.cache_share for one in self.stuck)
         if self.stuck is None:
             return f"{self.held_blocks} blocks are held, {percent(self.held)} of the KV cache"
         blocks = sum(held.blocks for held in self.stuck)
@@ -160,7 +166,8 @@ class Repair:
                 done, blocks = done + len(freed), blocks + sum(fate.blocks or 0 for fate in freed)
                 if not released.refusals:
                     break
-                if set(released.refusals) != {"too-young"} or asyncio.get_running_loop().time() > deadline:
+                # What is too young yet, or reads in this moment, is asked about again.
+                if asyncio.get_running_loop().time() > deadline:
                     why = next(fate.refusal for fate in released.fates if fate.way is None)
                     raise StepFailedError(f"the kit of {self.suspect} refused: {why}")
                 await self.board.turns(1, self.limits.look)
@@ -264,6 +271,10 @@ class Repair:
 
     def _member(self, name: str) -> Member:
         return next(member for member in self.fleet.engines if member.name == name)
+
+
+def _transfers(one: Stuck) -> bool:
+    return one.status == "WAITING_FOR_REMOTE_KVS" and one.age_seconds < _TRANSFER_SECONDS
 
 
 def _fault(now: Mapping[str, Judged]) -> Judged | None:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,11 @@ def token_file(settings: Settings) -> Iterator[Settings]:
     if settings.token is None:
         yield settings
         return
-    with tempfile.NamedTemporaryFile("w", prefix="stanch-demo-") as file:
+    # Where /proc names open files it needs no name of its own, and leaves nothing however the process ends.
+    nameless = Path("/proc/self/fd").is_dir()
+    make = tempfile.TemporaryFile if nameless else tempfile.NamedTemporaryFile
+    with make("w", prefix="stanch-demo-") as file:
         file.write(settings.token)
         file.flush()
-        yield replace(settings, token_file=file.name)
+        path = f"/proc/self/fd/{file.fileno()}" if nameless else str(file.name)
+        yield replace(settings, token_file=path)
