@@ -18,7 +18,7 @@ from stanch.core.sample import Role, Sample
 from stanch.core.turn import Deployment, Fleet, Reading, turn
 from stanch.core.verdict import State, Verdict
 from stanch.edge import client, engine, one_engine
-from stanch.edge.asking import Asking, Judged, Said, label_of
+from stanch.edge.asking import Asking, Judged, Said
 from stanch.edge.kit import Facts, Key, KitError, no_key
 from stanch.edge.kits import Kits
 from stanch.edge.one_engine import SeveralError
@@ -151,10 +151,6 @@ class Live:
         if facts is not None and facts.role is not None:
             return facts.role
         return self._roles.get(watched.target.name, Role.UNKNOWN)
-
-    def facts(self, name: str) -> Facts | None:
-        """What the kit of that target said of itself; None where it has none, or did not say."""
-        return self._kits.facts(name)
 
     async def ask_kits(self) -> None:
         """Look at the lists of all targets once, now: for an answer that will not wait for the next turn.
