@@ -62,6 +62,7 @@ class Facts:
     of contract.Fix, fix_reason: a sentence."""
 
     boot_id: str
+    kit: str | None = None
     connector: str | None = None
     fix: str | None = None
     fix_reason: str | None = None
@@ -196,6 +197,7 @@ def facts_of(data: Mapping[str, Any]) -> Facts:
     outcomes = data.get("outcomes")
     return Facts(
         boot_id=data["bootId"],
+        kit=said(data, "kit"),
         connector=said(data, "connector"),
         fix=said(data, "fix"),
         fix_reason=said(data, "fixReason"),
