@@ -25,6 +25,7 @@ from stanch.edge.cluster import Cluster, ClusterError, Listing
 from stanch.edge.news import News
 from stanch.edge.recording import written
 from stanch.edge.telemetry import Telemetry
+from stanch.edge.waking import woken
 from stanch.edge.watchdog import Watchdog
 
 Key = tuple[str, str]
@@ -91,8 +92,7 @@ class Supervisor:
                     self._telemetry.sign(PART, _LIMIT_SECONDS, needs_api=True)
                 except ClusterError as error:
                     self._telemetry.note("warning", "watches-not-listed", str(error))
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), _ROUND_SECONDS)
+                await woken(self._wake, _ROUND_SECONDS)
         finally:
             tasks = [running.task for running in self._running.values()]
             for task in tasks:

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
 from pydantic import ValidationError
 
@@ -27,6 +27,7 @@ from stanch.edge.live import watching
 from stanch.edge.recording import Recorder, by_name, shape, watch_status, written
 from stanch.edge.survey import Survey, Surveyor
 from stanch.edge.telemetry import Telemetry, Turned, Watch
+from stanch.edge.waking import woken
 
 # Sentences of the status, with their seconds, are written so often where nothing else has changed.
 _STATUS_SECONDS = 30.0
@@ -120,8 +121,7 @@ class Watchdog:
                 message = str(error).splitlines()[0]
                 self._telemetry.turn_failed(self._watch, interval, type(error).__name__, message)
             due = max(time.monotonic() + _LEAST_SECONDS, began + pause)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(0.0, due - time.monotonic()))
+            if await woken(self._wake, max(0.0, due - time.monotonic())):
                 # Answers that come together are planned with together.
                 await asyncio.sleep(_LEAST_SECONDS)
             due = min(due, time.monotonic())

@@ -11,6 +11,7 @@ from stanch.edge.cluster.errors import ClusterError, NotFound, Object
 from stanch.edge.cluster.lease import ACT_SHARE, RENEW_SHARE, Seen, Step, see, step, written
 from stanch.edge.cluster.refs import LEASES, Request
 from stanch.edge.cluster.transport import Transport, decoded
+from stanch.edge.waking import woken
 
 LEASE_SECONDS = 15.0
 
@@ -68,8 +69,7 @@ class Election:
     async def lost(self) -> None:
         """Returns once we do not lead: another took the Lease, or it could not be renewed in time."""
         while self.leads:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._turn.wait(), self._act_until - time.monotonic())
+            await woken(self._turn, max(0.0, self._act_until - time.monotonic()))
 
     async def __aenter__(self) -> Election:
         self._task = asyncio.create_task(self._run(), name=f"lease {self._name}")

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from stanch.edge.demo.page import Page
 from stanch.edge.demo.scheduler import Ask, Pull, Request, Scheduler
+from stanch.edge.waking import woken
 from stanch_connector.release import RankState
 
 _STEP_SECONDS = 0.02
@@ -89,10 +90,7 @@ class EngineCore:
             self._wake.clear()
             expiry = self.scheduler.next_expiry
             patience = None if expiry is None else max(0.0, expiry - time.monotonic())
-            try:
-                await asyncio.wait_for(self._wake.wait(), patience)
-            except asyncio.TimeoutError:
-                continue  # A lease has ended.
+            await woken(self._wake, patience)
 
     async def _pull(self, peers: aiohttp.ClientSession, pull: Pull) -> None:
         """The worker's part: read a prompt's KV, tell the producer, report it to the scheduler."""

@@ -8,7 +8,6 @@ release does to the scheduler, are the simulation's.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from aiohttp import web
 
 from stanch.edge.demo.enginecore import EngineCore
 from stanch.edge.demo.scheduler import Phase, Request
+from stanch.edge.waking import woken
 from stanch_connector import contract
 from stanch_connector.apiserver import drain, keys
 from stanch_connector.apiserver.commands import Order
@@ -75,9 +75,7 @@ class Kit:
         async def rounds() -> None:
             while True:
                 self._watcher.once()
-                with contextlib.suppress(asyncio.TimeoutError):
-                    pause = BUSY_POLL_SECONDS if self._gate.busy() else POLL_SECONDS
-                    await asyncio.wait_for(wake.wait(), pause)
+                await woken(wake, BUSY_POLL_SECONDS if self._gate.busy() else POLL_SECONDS)
                 wake.clear()
 
         task = asyncio.create_task(rounds())
