@@ -50,7 +50,7 @@ def test_without_a_word_in_the_environment_there_is_no_cluster(monkeypatch: pyte
     monkeypatch.delenv(ENV_BED, raising=False)
     monkeypatch.delenv(ENV_KUBECONFIG, raising=False)
     # A KUBECONFIG that happens to be set is somebody's daily one.
-    monkeypatch.setenv("KUBECONFIG", "/root/.kube/config")
+    monkeypatch.setenv("KUBECONFIG", "/home/someone/.kube/config")
     assert Access.given() is None
 
 
