@@ -170,4 +170,4 @@ def test_an_engine_needs_the_standard_library_and_aiohttp_only() -> None:
         "sorted(n for n in sys.modules if n.startswith('stanch.') and 'demo' not in n))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] ['stanch.edge']"
+    assert done.stdout.strip() == "[] ['stanch.edge', 'stanch.edge.waking']"
