@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.utils import floatToGoString
 
-from stanch.edge.demo.page import Page, number
+from stanch.edge.demo.page import Page, number, text_of
 from stanch.edge.demo.scheduler import Ask, Remote, Scheduler
 from stanch.edge.exposition import read
 
@@ -46,7 +46,7 @@ def test_every_family_has_the_recorded_form() -> None:
     real = shape(recorded())
     page = Page("tiny", 1.0, {"block_size": "32"})
     page.add("http_requests_total", handler="/v1/completions", method="POST", status="2xx")
-    ours = shape(page.text())
+    ours = shape(text_of([page]))
     varying = {"vllm:cache_config_info", "http_requests_total", "http_requests_created"}
     assert {name: form for name, form in ours.items() if name not in varying} == {
         name: form for name, form in real.items() if name in ours and name not in varying
@@ -86,7 +86,7 @@ def test_counters_move_when_vllms_do() -> None:
     names = ("prefix_cache_queries", "prompt_tokens", "generation_tokens", "request_success")
 
     def counts() -> list[float]:
-        text = page.text([f"vllm:{name}_total" for name in names])
+        text = text_of([page], [f"vllm:{name}_total" for name in names])
         found = dict.fromkeys(names, 0.0)
         for line in text.splitlines():
             if not line.startswith("#"):
@@ -115,7 +115,7 @@ def test_the_product_reads_it() -> None:
         scheduler.submit(Ask(f"r{number_}", 310, 4, remote=Remote("p", "r", "h", 1)), 0.0)
     page.set("process_start_time_seconds", 7.0)
     page.count(scheduler.step(0.0))
-    seen = read(page.text().encode())
+    seen = read(text_of([page]).encode())
     assert (seen.problem, seen.process_start, len(seen.engines)) == (None, 7.0, 1)
     engine = seen.engines[0]
     assert (engine.running, engine.waiting, engine.waiting_deferred) == (0, 3, 3)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import os
 import random
 import resource
@@ -25,7 +26,7 @@ from aiohttp import web
 
 from stanch.edge.demo.enginecore import EngineCore, TransferError
 from stanch.edge.demo.kit import About, Kit
-from stanch.edge.demo.page import CONTENT_TYPE, Page
+from stanch.edge.demo.page import CONTENT_TYPE, Page, text_of
 from stanch.edge.demo.process import serve
 from stanch.edge.demo.scheduler import Ask, Phase, Remote, Scheduler
 from stanch.edge.demo.settings import Settings, settings_from, token_file
@@ -60,7 +61,7 @@ class BadRequestError(Exception):
 
 
 class Engine:
-    """The API server of one engine."""
+    """The API server of one engine, or of several data-parallel ones."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -73,11 +74,18 @@ class Engine:
             "num_gpu_blocks": str(settings.blocks + 1),
         }
         self._started = time.time()
-        self.page = Page(settings.model, self._started, config)
-        self.scheduler = Scheduler(
-            settings.blocks, settings.block_tokens, lease_seconds=settings.lease_seconds
-        )
-        self.core = EngineCore(self.scheduler, self.page, f"{settings.seed}/{settings.name}/transfers")
+        ranks = range(settings.ranks)
+        self.pages = [Page(settings.model, self._started, config, rank) for rank in ranks]
+        self.cores = [
+            EngineCore(
+                Scheduler(settings.blocks, settings.block_tokens, lease_seconds=settings.lease_seconds),
+                self.pages[rank],
+                f"{settings.seed}/{settings.name}/transfers{rank or ''}",
+            )
+            for rank in ranks
+        ]
+        # Who names no rank is served by each in turn.
+        self._turns = itertools.cycle(ranks)
         self._random = random.Random(f"{settings.seed}/{settings.name}/words")
         about = About(
             VERSION,
@@ -87,7 +95,7 @@ class Engine:
             settings.token_file,
             settings.annotations,
         )
-        self.kit = Kit(self.core, about) if settings.kit else None
+        self.kit = Kit(self.cores, about) if settings.kit else None
 
     async def completion(self, request: web.Request) -> web.Response:
         """POST /v1/completions, not streamed."""
@@ -97,8 +105,9 @@ class Engine:
             return _error(404, "NotFoundError", f"The model `{body.get('model')}` does not exist.")
         answer_id = f"cmpl-{request.headers.get('X-Request-Id') or uuid.uuid4().hex}"
         ask = self._ask(body, f"{answer_id}-0-{uuid.uuid4().hex[:8]}")
+        rank = self._rank(request)
         try:
-            done = await self.core.generate(ask)
+            done = await self.cores[rank].generate(ask)
         except TransferError as error:
             return _error(500, "InternalServerError", str(error))
         text = " ".join(self._random.choices(_WORDS, k=done.tokens))
@@ -114,7 +123,7 @@ class Engine:
             "model": model,
             "choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": "length"}],
             "usage": usage,
-            "kv_transfer_params": self._handover(ask, request) if ask.keep else None,
+            "kv_transfer_params": self._handover(ask, request, rank) if ask.keep else None,
         }
         return web.json_response(answer)
 
@@ -143,15 +152,27 @@ class Engine:
             raise BadRequestError("kv_transfer_params names no remote engine")
         return replace(ask, remote=Remote(str(engine), str(remote_id), str(host), int(port)))
 
-    def _handover(self, ask: Ask, request: web.Request) -> dict[str, Any]:
+    def _rank(self, request: web.Request) -> int:
+        """The engine that serves it: the one that X-data-parallel-rank names, as in vLLM, else the next."""
+        named = request.headers.get("X-data-parallel-rank")
+        if named is None:
+            return next(self._turns)
+        rank = int(named)
+        if not 0 <= rank < len(self.cores):
+            raise BadRequestError(f"data_parallel_rank {rank} is out of range [0, {len(self.cores)})")
+        return rank
+
+    def _handover(self, ask: Ask, request: web.Request, rank: int) -> dict[str, Any]:
         """The kv_transfer_params under which a decode can read what is held for it now."""
         # Where this very request came in: the port may be any free one, the host a wildcard.
         host, port, *_ = request.get_extra_info("sockname")
+        blocks = self.cores[rank].scheduler.blocks_for(ask.prompt_tokens)
         return {
             "do_remote_prefill": True,
             "do_remote_decode": False,
-            "remote_block_ids": [list(range(self.scheduler.blocks_for(ask.prompt_tokens)))],
-            "remote_engine_id": self.engine_id,
+            "remote_block_ids": [list(range(blocks))],
+            # Each rank of several has an id of its own (vllm/v1/engine/core.py, 0.29.0).
+            "remote_engine_id": f"{self.engine_id}_dp{rank}" if len(self.cores) > 1 else self.engine_id,
             "remote_request_id": ask.id,
             "remote_host": self.settings.advertise or host,
             "remote_port": port,
@@ -160,15 +181,24 @@ class Engine:
 
     async def read(self, request: web.Request) -> web.Response:
         """POST /sim/read {"request_id"}: the side channel; 410 where nothing is held (any more)."""
-        return web.Response(status=200 if self.core.read((await request.json())["request_id"]) else 410)
+        name = (await request.json())["request_id"]
+        return web.Response(status=200 if any(core.read(name) for core in self.cores) else 410)
 
     async def plant(self, request: web.Request) -> web.Response:
-        """POST /sim/plant {"requests": K}: the next K P/D requests meet the defect."""
-        self.scheduler.plant(int((await request.json())["requests"]))
-        return web.json_response({"planted": self.scheduler.planted})
+        """POST /sim/plant {"requests": K, "rank": 0}: the rank's next K P/D requests meet the defect."""
+        body = await request.json()
+        scheduler = self.cores[body.get("rank", 0)].scheduler
+        scheduler.plant(int(body["requests"]))
+        return web.json_response({"planted": scheduler.planted})
+
+    async def freeze(self, request: web.Request) -> web.Response:
+        """POST /sim/gauge {"usage": 0.3}: what the gauge shows from now until the next step sets it."""
+        usage = float((await request.json())["usage"])
+        self.pages[0].set("vllm:kv_cache_usage_perc", usage)
+        return web.json_response({"usage": usage})
 
     async def stuck(self, _: web.Request) -> web.Response:
-        """GET /sim/requests: requests that wait for remote KV, and orphans; oldest first."""
+        """GET /sim/requests: requests that wait for remote KV, and orphans; of each rank the oldest first."""
         now = time.monotonic()
         listed = [
             {
@@ -176,23 +206,25 @@ class Engine:
                 "status": held.phase.value,
                 "age_seconds": round(now - held.admitted, 3),
                 "blocks": held.blocks,
-                "cache_share": held.blocks / self.scheduler.blocks,
+                "cache_share": held.blocks / core.scheduler.blocks,
                 "remote_engine": held.ask.remote.engine_id if held.ask.remote else None,
             }
-            for held in self.scheduler.of(Phase.PARKED, Phase.ORPHAN)
+            for core in self.cores
+            for held in core.scheduler.of(Phase.PARKED, Phase.ORPHAN)
         ]
         return web.json_response(listed)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics whole; GET /metrics/ (the slash matters, as in vLLM) restricted to name[]."""
         used = resource.getrusage(resource.RUSAGE_SELF)
-        self.page.set("process_start_time_seconds", round(self._started, 2))
-        self.page.set("process_cpu_seconds_total", round(used.ru_utime + used.ru_stime, 2))
+        page = self.pages[0]
+        page.set("process_start_time_seconds", round(self._started, 2))
+        page.set("process_cpu_seconds_total", round(used.ru_utime + used.ru_stime, 2))
         # Bytes on macOS, kibibytes elsewhere.
         unit = 1 if sys.platform == "darwin" else 1024
-        self.page.set("process_resident_memory_bytes", used.ru_maxrss * unit)
+        page.set("process_resident_memory_bytes", used.ru_maxrss * unit)
         names = request.query.getall("name[]", []) if request.path.endswith("/") else []
-        body, headers = self.page.text(names).encode(), {"Content-Type": CONTENT_TYPE}
+        body, headers = text_of(self.pages, names).encode(), {"Content-Type": CONTENT_TYPE}
         if "gzip" in request.headers.get("Accept-Encoding", ""):
             body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
         return web.Response(body=body, headers=headers)
@@ -208,14 +240,15 @@ class Engine:
             response = _error(400, "BadRequestError", str(error))
         if request.path.startswith("/v1/"):
             status = f"{response.status // 100}xx"
-            self.page.add("http_requests_total", handler=request.path, method=request.method, status=status)
-            self.page.observe("http_request_duration_highr_seconds", time.monotonic() - began)
+            page = self.pages[0]
+            page.add("http_requests_total", handler=request.path, method=request.method, status=status)
+            page.observe("http_request_duration_highr_seconds", time.monotonic() - began)
         return response
 
     def application(self) -> web.Application:
         """The routes; the engine's core lives as long as the application."""
         app = web.Application(middlewares=[*([self.kit.guarded] if self.kit else []), self.counted])
-        app.cleanup_ctx.append(self.core.run)
+        app.cleanup_ctx.extend(core.run for core in self.cores)
         if self.kit is not None:
             app.cleanup_ctx.append(self.kit.run)
             app.add_routes(self.kit.routes())
@@ -231,6 +264,7 @@ class Engine:
                 web.get("/metrics/", self.metrics),
                 web.get("/sim/requests", self.stuck),
                 web.post("/sim/plant", self.plant),
+                web.post("/sim/gauge", self.freeze),
                 web.post("/sim/read", self.read),
             ]
         )

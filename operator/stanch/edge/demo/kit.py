@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -46,10 +46,10 @@ class About:
 
 
 class Kit:
-    """Of one engine process; the boot id is new in each."""
+    """Of one server's process and its ranks; the boot id is new in each."""
 
-    def __init__(self, core: EngineCore, about: About) -> None:
-        self._core = core
+    def __init__(self, cores: Sequence[EngineCore], about: About) -> None:
+        self._cores = cores
         self._about = about
         self._boot_id = secrets.token_hex(8)
         self._gate = Gate(self._boot_id, token_file=about.token_file, counting=True)
@@ -118,7 +118,7 @@ class Kit:
         body: contract.Requests = {
             "schema": contract.SCHEMA_REQUESTS,
             "bootId": self._boot_id,
-            "ranks": {"0": {"requests": self._entries()}},
+            "ranks": {str(i): {"requests": _entries(core)} for i, core in enumerate(self._cores)},
             "missingRanks": [],
         }
         return web.json_response(body)
@@ -161,66 +161,24 @@ class Kit:
         status, answer = self._gate.command(body, request.headers.get("Authorization"))
         return web.json_response(dict(answer), status=status)
 
-    def _entries(self) -> list[RequestEntry]:
-        """Those held after their end first, then the parked, then the rest, each the longest first."""
-        now = time.monotonic()
-        listed = [self._entry(request, now) for request in self._core.scheduler.of(*Phase)]
-        order = {Phase.ORPHAN.value: 0, Phase.PARKED.value: 0, Phase.LEASED.value: 1}
-        return sorted(listed, key=lambda e: (order.get(e["status"], 2), -e["ageSeconds"]))
-
-    def _entry(self, request: Request, now: float) -> RequestEntry:
-        verdict = self._judge(request)
-        refused = verdict if isinstance(verdict, No) else None
-        waits: dict[Phase, contract.Waits] = {
-            Phase.PARKED: "remote_kv",
-            Phase.ORPHAN: "remote_kv",
-            Phase.WAITING: "capacity",
-        }
-        return {
-            "id": client_id(request.ask.id, randomized=True),
-            "schedulerId": request.ask.id,
-            "status": request.phase.value,
-            "ageSeconds": round(now - request.since, 3),
-            "blocks": request.blocks,
-            "cacheShare": round(request.blocks / self._core.scheduler.blocks, 6),
-            "remoteEngine": request.ask.remote.engine_id if request.ask.remote else None,
-            "clientGone": request.phase in (Phase.ORPHAN, Phase.LEASED),
-            "waitsFor": waits.get(request.phase),
-            "leased": request.phase is Phase.LEASED,
-            "pinned": False,
-            "releasable": refused is None,
-            "way": None if isinstance(verdict, No) else verdict,
-            "refusal": refused.reason if refused else None,
-            "refusalKind": refused.kind if refused else None,
-        }
-
-    def _judge(self, request: Request) -> contract.Way | No:
-        facts = Facts(
-            status=request.phase.value,
-            parked=request.phase in (Phase.PARKED, Phase.ORPHAN),
-            ended=request.phase in (Phase.ORPHAN, Phase.LEASED),
-            awaited=request.ask.id in self._core.said,
-            leased=request.phase is Phase.LEASED,
-            producer=request.ask.keep,
-            arrived=request.phase is Phase.PARKED and request.pulled,
-            remote=request.ask.remote.engine_id if request.ask.remote else None,
-        )
-        return judge(facts, {0: self._core.said.get(request.ask.id, RankState.UNKNOWN)}, world_size=1)
-
     def _release(self, order: Order, report: Report) -> None:
         """Called from the event loop (a POST) or a round of the watcher, which is in it as well."""
         args = order.release
         assert args is not None
         report({"id": order.id, "state": "running"})
-        entries = self._entries()
+        entries = [(core, one) for core in self._cores for one in _entries(core)]
         if args.ids is None:
-            meant = [one for one in entries if one["waitsFor"] == "remote_kv"]
+            meant = [(core, one) for core, one in entries if one["waitsFor"] == "remote_kv"]
         else:
-            meant = [one for one in entries if one["id"] in args.ids or one["schedulerId"] in args.ids]
+            meant = [
+                (core, one)
+                for core, one in entries
+                if one["id"] in args.ids or one["schedulerId"] in args.ids
+            ]
         ways: dict[str, contract.Way] = {}
         refused: dict[str, str] = {}
         kinds: Counter[str] = Counter()
-        for entry in meant:
+        for core, entry in meant:
             name, way, kind = entry["schedulerId"], entry["way"], entry["refusalKind"]
             if way is None:
                 refused[name], kinds[kind or "failed"] = entry["refusal"] or "", kinds[kind or "failed"] + 1
@@ -230,8 +188,8 @@ class Kit:
             else:
                 ways[name] = way
                 if not args.dry_run:
-                    self._core.release(name)
-        known = {one["id"] for one in entries} | {one["schedulerId"] for one in entries}
+                    core.release(name)
+        known = {name for _, one in entries for name in (one["id"], one["schedulerId"])}
         for one in dict.fromkeys(one for one in args.ids or () if one not in known):
             refused[one] = "no request has this id"
             kinds["unknown-id"] += 1
@@ -251,3 +209,52 @@ class Kit:
         if outcome["state"] == "refused":
             outcome["reason"] = "none of them may be released"
         report(outcome)
+
+
+def _entries(core: EngineCore) -> list[RequestEntry]:
+    """Those held after their end first, then the parked, then the rest, each the longest first."""
+    now = time.monotonic()
+    listed = [_entry(core, request, now) for request in core.scheduler.of(*Phase)]
+    order = {Phase.ORPHAN.value: 0, Phase.PARKED.value: 0, Phase.LEASED.value: 1}
+    return sorted(listed, key=lambda e: (order.get(e["status"], 2), -e["ageSeconds"]))
+
+
+def _entry(core: EngineCore, request: Request, now: float) -> RequestEntry:
+    verdict = _judge(core, request)
+    refused = verdict if isinstance(verdict, No) else None
+    waits: dict[Phase, contract.Waits] = {
+        Phase.PARKED: "remote_kv",
+        Phase.ORPHAN: "remote_kv",
+        Phase.WAITING: "capacity",
+    }
+    return {
+        "id": client_id(request.ask.id, randomized=True),
+        "schedulerId": request.ask.id,
+        "status": request.phase.value,
+        "ageSeconds": round(now - request.since, 3),
+        "blocks": request.blocks,
+        "cacheShare": round(request.blocks / core.scheduler.blocks, 6),
+        "remoteEngine": request.ask.remote.engine_id if request.ask.remote else None,
+        "clientGone": request.phase in (Phase.ORPHAN, Phase.LEASED),
+        "waitsFor": waits.get(request.phase),
+        "leased": request.phase is Phase.LEASED,
+        "pinned": False,
+        "releasable": refused is None,
+        "way": None if isinstance(verdict, No) else verdict,
+        "refusal": refused.reason if refused else None,
+        "refusalKind": refused.kind if refused else None,
+    }
+
+
+def _judge(core: EngineCore, request: Request) -> contract.Way | No:
+    facts = Facts(
+        status=request.phase.value,
+        parked=request.phase in (Phase.PARKED, Phase.ORPHAN),
+        ended=request.phase in (Phase.ORPHAN, Phase.LEASED),
+        awaited=request.ask.id in core.said,
+        leased=request.phase is Phase.LEASED,
+        producer=request.ask.keep,
+        arrived=request.phase is Phase.PARKED and request.pulled,
+        remote=request.ask.remote.engine_id if request.ask.remote else None,
+    )
+    return judge(facts, {0: core.said.get(request.ask.id, RankState.UNKNOWN)}, world_size=1)

@@ -8,7 +8,7 @@ when it is done.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from stanch.edge.demo.families import FAMILIES, Family, Labels
 from stanch.edge.demo.scheduler import Request, Step
@@ -27,11 +27,11 @@ def number(value: float) -> str:
 
 
 class Page:
-    """The values of every family since the process started (`created`, Unix time)."""
+    """One rank's values of every family since the process started (`created`, Unix time)."""
 
-    def __init__(self, model: str, created: float, cache_config: dict[str, str]) -> None:
+    def __init__(self, model: str, created: float, cache_config: dict[str, str], rank: int = 0) -> None:
         self._created = created
-        self._own: Labels = (("engine", "0"), ("model_name", model))
+        self._own: Labels = (("engine", str(rank)), ("model_name", model))
         self._values: dict[tuple[str, Labels], float] = {}
         self._observed: dict[str, tuple[list[int], float]] = {}
         self._families = {family.name: family for family in FAMILIES}
@@ -109,25 +109,8 @@ class Page:
             for _ in range(request.tokens - 1):
                 self.observe("vllm:inter_token_latency_seconds", each)
 
-    def text(self, names: Collection[str] = ()) -> str:
-        """The page; with names only the samples of exactly these names, as `?name[]=` restricts it."""
-        lines: list[str] = []
-        for family in FAMILIES:
-            samples = list(self._samples(family))
-            created = [(n, labels, v) for n, labels, v in samples if n.endswith("_created")]
-            plain = [sample for sample in samples if not sample[0].endswith("_created")]
-            for title, kind, group in (
-                (family.name, family.kind, plain),
-                (created[0][0] if created else "", "gauge", created),
-            ):
-                shown = [s for s in group if not names or s[0] in names]
-                if not shown and (names or not title or not group):
-                    continue
-                lines += (f"# HELP {title} {family.help}", f"# TYPE {title} {kind}")
-                lines += (f"{name}{_braces(labels)} {number(value)}" for name, labels, value in shown)
-        return "\n".join(lines) + "\n"
-
-    def _samples(self, family: Family) -> Iterator[tuple[str, Labels, float]]:
+    def samples(self, family: Family) -> Iterator[tuple[str, Labels, float]]:
+        """Names, labels and values of this rank's series of a family."""
         own = () if family.bare else self._own
         if family.kind == "histogram":
             counts, total = self._observed[family.name]
@@ -145,6 +128,28 @@ class Page:
                 # The process collector's counters have no time of creation.
                 if family.kind == "counter" and not name.startswith(("process_", "python_")):
                     yield f"{name.removesuffix('_total')}_created", (*own, *labels), self._created
+
+
+def text_of(pages: Sequence[Page], names: Collection[str] = ()) -> str:
+    """The page of one server: of several ranks each has series of its own, the process's are the first's.
+
+    With names only the samples of exactly these names, as `?name[]=` restricts it."""
+    lines: list[str] = []
+    for family in FAMILIES:
+        of = pages[:1] if family.bare else pages
+        samples = [sample for page in of for sample in page.samples(family)]
+        created = [sample for sample in samples if sample[0].endswith("_created")]
+        plain = [sample for sample in samples if not sample[0].endswith("_created")]
+        for title, kind, group in (
+            (family.name, family.kind, plain),
+            (created[0][0] if created else "", "gauge", created),
+        ):
+            shown = [s for s in group if not names or s[0] in names]
+            if not shown and (names or not title or not group):
+                continue
+            lines += (f"# HELP {title} {family.help}", f"# TYPE {title} {kind}")
+            lines += (f"{name}{_braces(labels)} {number(value)}" for name, labels, value in shown)
+    return "\n".join(lines) + "\n"
 
 
 def _braces(labels: Labels) -> str:

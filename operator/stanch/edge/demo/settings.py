@@ -25,6 +25,7 @@ class Settings:
     lease_seconds: float
     seed: int
     leash: bool
+    ranks: int
     kit: bool
     api_key: str | None
     token: str | None
@@ -49,6 +50,15 @@ def settings_from(arguments: list[str] | None = None) -> Settings:
     parser.add_argument("--block-tokens", type=int, default=32)
     parser.add_argument("--lease-seconds", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--data-parallel-size",
+        dest="ranks",
+        type=int,
+        choices=range(1, 65),
+        default=1,
+        metavar="RANKS",
+        help="engines behind the one server, each with a scheduler and a cache of its own",
+    )
     parser.add_argument("--no-kit", dest="kit", action="store_false", help="an engine without the kit")
     parser.add_argument("--api-key", help="as vLLM's, for /v1 and the list; with the kit only")
     parser.add_argument("--token", help="the kit takes commands by POST with this token")
