@@ -49,7 +49,8 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         why_not = "the pattern does not show in this reading; nothing is done until it does"
         scene.wait(unit.key, Reason.NO_LONGER_SHOWN, why_not, incident)
         return incident
-    if not set(faults) <= set(incident.engines):
+    # After a release only those that it was for are asked: a rank that leaks since then is another episode.
+    if release is None and not set(faults) <= set(incident.engines):
         incident = replace(incident, engines=tuple(dict.fromkeys((*incident.engines, *faults))))
     after = 0.0 if release is None or release.end is None else release.end
     answer, said = scene.heard(unit, incident.engines, after)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stanch.core import plan_budget as budget
-from stanch.core.fleet import Unit
+from stanch.core.fleet import Unit, Way
 from stanch.core.history import Ending, Incident, Result, StepName, StepOutcome
 from stanch.core.plan_confirm import causes, escalated
 from stanch.core.plan_gates import standing, switched_off, way_out
@@ -14,6 +14,7 @@ from stanch.core.plan_limits import (
     COME_BACK_SECONDS,
     EVICT_AGAIN_SECONDS,
     EVICT_PATIENCE_SECONDS,
+    GROUP_REPLACED_SECONDS,
     ORDER_LOST_SECONDS,
     RESTART_ORDER_SECONDS,
     UNCORDON_SECONDS,
@@ -79,10 +80,16 @@ def _come_back(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         scene.wait(unit.key, *why, incident)
         return incident
     assert incident.current is not None
+    past = scene.now - incident.current.start
+    same_pods = incident.way is Way.GROUP and unit.lead.uid == incident.pod_uid
+    if same_pods and past <= GROUP_REPLACED_SECONDS:
+        # Well or not, it is about to be deleted.
+        scene.wait(unit.key, Reason.UNDER_WAY, "its group is to be made anew", incident)
+        return incident
     if all(pod.healthy and not pod.terminating for pod in unit.pods):
         done = incident.finish(StepOutcome.DONE, "another process answers /health", scene.now)
         return _of_this_run(done, unit).begin(StepName.VERIFY, scene.now)
-    if scene.now - incident.current.start > COME_BACK_SECONDS:
+    if past > COME_BACK_SECONDS:
         return _failed(scene, incident, f"it did not come back within {COME_BACK_SECONDS:.0f} s")
     _keep_if_alive(scene, incident, unit)
     scene.wait(unit.key, Reason.UNDER_WAY, "it starts", incident)

@@ -89,6 +89,9 @@ RESTART_ORDER_SECONDS: Final = 60.0
 ORDER_LOST_SECONDS: Final = 180.0
 # From the order to a container that answers /health: image, weights, graph capture of a large model.
 COME_BACK_SECONDS: Final = 1800.0
+# How soon after a container of a group has restarted its controller deletes the group: a status update and a
+# reconcile. One that does not has let it be.
+GROUP_REPLACED_SECONDS: Final = 60.0
 EVICT_PATIENCE_SECONDS: Final = 120.0
 # Between two tries of the same eviction: a disruption budget changes when a pod becomes ready.
 EVICT_AGAIN_SECONDS: Final = 15.0
