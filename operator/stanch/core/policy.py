@@ -7,6 +7,9 @@ from typing import Any
 
 # What arms an engine also slows its transfers: arming shortens no hold below this (docs/adr/0005).
 ARMED_LEAST_SECONDS = 90.0
+# A person who suspects an engine need not wait for the watch's own holds, but no honest transfer takes longer
+# than this (docs/adr/0005).
+PERSON_MOST_SECONDS = 90.0
 # Added to the time for which a bidirectional decode pins the blocks of a finished turn.
 PIN_MARGIN_SECONDS = 30.0
 
@@ -155,6 +158,14 @@ class Policy:
         if self.armed:
             seconds = min(seconds, max(seconds / 2, ARMED_LEAST_SECONDS))
         return max(seconds, *least) if least else seconds
+
+    def for_a_person(self) -> Policy:
+        """What a person suspects is asked about under the watch's holds, but none of them above 90 s."""
+        return replace(
+            self,
+            held_idle_seconds=min(self.held_idle_seconds, PERSON_MOST_SECONDS),
+            parked_remote_kv_seconds=min(self.parked_remote_kv_seconds, PERSON_MOST_SECONDS),
+        )
 
     def with_hold(self, seconds: float) -> Policy:
         """The policy of `--hold-seconds`: every hold is `seconds`; leases, pins, Creep and Collapse stay."""

@@ -36,7 +36,8 @@ async def answer_of(
         why = f"{engine} was not read in this turn"
         return Confirmation(engine, live.clock(), Answer.INCONCLUSIVE, container_id, why)
     sample = await live.read(judged)
-    policy = live.policy_of(judged.watched)
+    person = incident is not None and incident.trigger is Trigger.PERSON
+    policy = live.policy_for_a_person(judged.watched) if person else live.policy_of(judged.watched)
     kit = boot_id is not None or live.facts(judged.watched.target.name) is not None
     verdict = about(judged.verdict, incident, sample, policy, kit=kit)
     # That requests are parked for good only the list can prove.
@@ -51,6 +52,10 @@ async def answer_of(
         ruling = Ruling(Answer.INCONCLUSIVE, why)
     if said.report is not None and said.report.entries is not None:
         stuck = stuck_of(said.report, verdict, policy)
+        if person and ruling.answer is Answer.INCONCLUSIVE and any(one.releasable for one in stuck):
+            ruling = Ruling(
+                Answer.CONFIRMED, "every rank says of requests on its list that nothing ends them"
+            )
         if incident is not None and over(incident, said.report, verdict):
             ruling = Ruling(Answer.VETOED, "the engine kit lists none of its requests any more")
     return Confirmation(engine, now, ruling.answer, container_id, ruling.cause, stuck)

@@ -275,7 +275,23 @@ class Live:
 
     def policy_of(self, watched: Watched) -> Policy:
         """The target's policy, with the lease and pin times that its kit or its version tells."""
-        policy, name = watched.policy, watched.target.name
+        policy = watched.policy
+        lease, pin, parked = told = self._told(policy, watched.target.name)
+        key = (id(policy), *told)
+        if key not in self._policies:
+            self._policies[key] = replace(
+                policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked
+            )
+        return self._policies[key]
+
+    def policy_for_a_person(self, watched: Watched) -> Policy:
+        """The same for what a person suspects of the target."""
+        policy = watched.policy.for_a_person()
+        lease, pin, parked = self._told(policy, watched.target.name)
+        return replace(policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked)
+
+    def _told(self, policy: Policy, name: str) -> tuple[float, float, float]:
+        """Lease, pin time and the limit of parked requests, with what the target's kit or version tells."""
         facts, lease, pin = self._kits.facts(name), policy.lease_seconds, policy.kv_pin_seconds
         parked = policy.parked_remote_kv_seconds
         if facts is not None:
@@ -286,12 +302,7 @@ class Live:
                 parked = max(parked, _PUSH_SECONDS)
         if lease is None:
             lease = lease_of_version(engine.parsed_version(self.versions.get(name)))
-        key = (id(policy), lease, pin, parked)
-        if key not in self._policies:
-            self._policies[key] = replace(
-                policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked
-            )
-        return self._policies[key]
+        return lease, pin, parked
 
     async def confirm(self, judged: Judged, *, canary: bool = True) -> Judged:
         """Ask one engine about its verdict, and enter what it says. canary: whether one may be sent."""
