@@ -260,7 +260,8 @@ class World:
             if not sim.up(self.now):
                 answer, stuck = Answer.INCONCLUSIVE, None
             run = sim.container(self.now)
-            self.confirmations.append(Confirmation(engine, self.now, answer, run, answer.value, stuck))
+            about = sim.signature if sim.leak else None
+            self.confirmations.append(Confirmation(engine, self.now, answer, run, answer.value, stuck, about))
 
     def _obey(self, action: Action, sim: Sim, given: Any) -> None:
         if action.key in sim.outcomes:

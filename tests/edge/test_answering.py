@@ -23,7 +23,7 @@ DRAINING = Verdict(999.0, "d0", Role.DECODE, State.HEALTHY, usage=0.3, lifecycle
 
 def incident(signature: Signature | None, *stuck: str) -> Incident:
     ids = tuple(Stuck(name, 130.0, 10) for name in stuck)
-    return Incident("i-1", "d0", "u", 900.0, evidence=Evidence(signature, 0.3, 75.0), stuck=ids)
+    return Incident("i-1", "d0", "u", 900.0, evidence=Evidence(signature, 0.3, 75.0, 905.0), stuck=ids)
 
 
 def entry(name: str, age: float, way: str | None = None, **differs: object) -> Entry:
@@ -70,14 +70,20 @@ def test_what_has_no_proof_of_its_own_is_asked_by_the_list_if_there_is_one(
 def test_what_a_person_suspects_has_held_for_as_long_as_it_was_seen() -> None:
     """A canary after two seconds proves nothing, whoever asks for it."""
     young = replace(FAULT, state=State.SUSPECT, held_seconds=2.0)
-    persons = replace(incident(Signature.HELD_IDLE), trigger=Trigger.PERSON)
+    suspected = Evidence(Signature.HELD_IDLE, 0.3, 2.0)
+    persons = replace(incident(None), trigger=Trigger.PERSON, evidence=suspected)
     asked = about(young, persons, SAMPLE, POLICY, kit=False)
     assert (asked.signature, asked.held_seconds, asked.limit_seconds) == (Signature.HELD_IDLE, 2.0, 60.0)
     assert about(young, persons, SAMPLE, POLICY, kit=True).signature is Signature.PARKED_REMOTE_KV
 
 
+def test_what_a_person_suspected_and_the_engine_confirmed_is_asked_about_after_the_drain() -> None:
+    persons = replace(incident(Signature.QUEUE_DEADLOCK), trigger=Trigger.PERSON)
+    assert about(DRAINING, persons, SAMPLE, POLICY, kit=True).signature is Signature.QUEUE_DEADLOCK
+
+
 def test_a_hold_that_was_shortened_when_it_was_opened_still_counts() -> None:
-    opened = replace(incident(Signature.HELD_IDLE), evidence=Evidence(Signature.HELD_IDLE, 0.3, 45.0))
+    opened = replace(incident(Signature.HELD_IDLE), evidence=Evidence(Signature.HELD_IDLE, 0.3, 45.0, 905.0))
     assert about(DRAINING, opened, SAMPLE, POLICY, kit=False).held_seconds == 60.0
 
 

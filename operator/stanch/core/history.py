@@ -179,7 +179,7 @@ class Incident:
 @dataclass(frozen=True, slots=True)
 class Confirmation:
     """What an engine said at `t`, when it was asked. container_id: of the run that answered. stuck: the kit's
-    list, None where a canary was asked."""
+    list, None where a canary was asked. signature: what it was asked about."""
 
     engine: str
     t: float
@@ -187,6 +187,7 @@ class Confirmation:
     container_id: str | None
     cause: str = ""
     stuck: tuple[Stuck, ...] | None = None
+    signature: Signature | None = None
 
 
 class Result(str, Enum):

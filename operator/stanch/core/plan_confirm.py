@@ -9,6 +9,7 @@ from stanch.core.fleet import Unit
 from stanch.core.history import (
     Confirmation,
     Ending,
+    Evidence,
     Incident,
     Result,
     Step,
@@ -22,10 +23,11 @@ from stanch.core.plan_limits import (
     EVICT_AGAIN_SECONDS,
     PERSON_PATIENCE_SECONDS,
     RELEASE_TRIES,
+    UNDECIDED_SECONDS,
     Mode,
     Rung,
 )
-from stanch.core.plan_open import ask
+from stanch.core.plan_open import ask, named
 from stanch.core.plan_scene import Scene
 from stanch.core.plan_types import Reason, Verb
 from stanch.core.plan_would import would
@@ -58,9 +60,12 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         return _denied(scene, incident, said)
     if answer is Answer.CONFIRMED:
         incident = noted(scene, incident, said)
-    elif _out_of_patience(scene, incident):
+    elif _out_of_patience(scene, incident, unit, answer, after):
         cause = said[0].cause if said else "the engine gave no answer"
-        return incident.close(Ending.GAVE_UP, f"could not be confirmed: {cause}", scene.now, "Unconfirmed")
+        when = "" if release is None else "after the release it "
+        return incident.close(
+            Ending.GAVE_UP, f"{when}could not be confirmed: {cause}", scene.now, "Unconfirmed"
+        )
     if scene.limits.mode is Mode.OBSERVE:
         if answer is Answer.CONFIRMED:
             return would(scene, incident.finish(StepOutcome.DONE, causes(said), scene.now), unit)
@@ -103,12 +108,12 @@ def _disrupt(
 ) -> Incident:
     """Begin to make the unit unavailable, if everything allows it."""
     way = way_out(scene.limits, unit, incident)
-    if way is None:
-        allowed = ", ".join(sorted(rung.value for rung in scene.limits.steps)) or "nothing"
-        why = f"no step that is allowed here could help (remediation.steps allows {allowed})"
-        return escalated(scene, incident, why, "NothingAllowed")
-    if (poison := _poisoned(scene, incident)) is not None:
-        return escalated(scene, incident, poison, "Recurrence")
+    if (end := _hopeless(scene, incident, way)) is not None:
+        if answer is Answer.CONFIRMED:
+            return escalated(scene, incident, *end)
+        ask(scene, incident, unit, incident.engines, after)  # a person is called for a fault, not for a doubt
+        return incident
+    assert way is not None
     hindrance = peers(scene, unit, incident) or budget.against(
         scene.fleet, scene.ledger, unit, incident, scene.limits, scene.reserved, scene.now
     )
@@ -127,6 +132,16 @@ def _disrupt(
     scene.ledger = budget.claimed(scene.ledger, incident.name, unit.key, scene.now)
     begun = replace(incident, way=unit.way).finish(StepOutcome.DONE, causes(said), scene.now)
     return begun.begin(StepName.CORDON if unit.can_cordon else StepName.DRAIN, scene.now)
+
+
+def _hopeless(scene: Scene, incident: Incident, way: Rung | None) -> tuple[str, str] | None:
+    """Why a person has to look, in a sentence and a word; None: there is a step to take."""
+    if way is None:
+        allowed = ", ".join(sorted(rung.value for rung in scene.limits.steps)) or "nothing"
+        why = f"no step that is allowed here could help (remediation.steps allows {allowed})"
+        return why, "NothingAllowed"
+    poison = _poisoned(scene, incident)
+    return None if poison is None else (poison, "Recurrence")
 
 
 def _evictable(scene: Scene, incident: Incident, unit: Unit) -> bool:
@@ -162,15 +177,34 @@ def _released(incident: Incident) -> Step | None:
 
 
 def noted(scene: Scene, incident: Incident, said: list[Confirmation]) -> Incident:
-    """With what a confirmation brought: that it was seen, and which requests are stuck."""
+    """With what a confirmation brought: that it was seen, and which requests are stuck. The first one also says
+    what the incident is about, where that was only suspected or not written yet."""
     stuck = tuple(request for one in said for request in one.stuck or ())
     evidence = incident.evidence
     seen = evidence.last_seen
+    if seen is None:
+        evidence = _proved(scene, incident, said)
     if seen is None or scene.now - seen >= _NOTE_SECONDS:
         evidence = replace(evidence, last_seen=scene.now)
     if stuck and evidence.signature in (None, Signature.DEFERRED_STALL):
         evidence = replace(evidence, signature=Signature.PARKED_REMOTE_KV)
     return replace(incident, evidence=evidence, stuck=stuck or incident.stuck)
+
+
+def _proved(scene: Scene, incident: Incident, said: list[Confirmation]) -> Evidence:
+    """The incident's evidence as the engine confirmed it: of what it was asked about, as the verdict shows it."""
+    evidence = incident.evidence
+    yes = next((one for one in said if one.answer is Answer.CONFIRMED), None)
+    if yes is None or yes.signature is None:
+        return evidence
+    shown = scene.verdicts.get(yes.engine)
+    same = shown is not None and named(shown) is yes.signature
+    return Evidence(
+        yes.signature,
+        evidence.usage if shown is None or shown.usage is None else shown.usage,
+        shown.held_seconds if shown is not None and same else evidence.held_seconds,
+        cause=yes.cause,
+    )
 
 
 def causes(said: list[Confirmation]) -> str:
@@ -219,8 +253,15 @@ def _poisoned(scene: Scene, incident: Incident) -> str | None:
     return f"its queue stands again after {old.name} restarted it: one of its requests may be what does it"
 
 
-def _out_of_patience(scene: Scene, incident: Incident) -> bool:
-    """A person's incident that no engine has ever confirmed does not wait for ever."""
+def _out_of_patience(
+    scene: Scene, incident: Incident, unit: Unit, answer: Answer | None, after: float
+) -> bool:
+    """Nobody asks in vain for ever: neither about what no engine has ever confirmed on a person's word, nor
+    about what can no longer be confirmed."""
+    if answer is Answer.INCONCLUSIVE:
+        since = scene.undecided_since(unit, incident.engines, after)
+        if since is not None and scene.now - since > UNDECIDED_SECONDS:
+            return True
     return (
         incident.trigger is not Trigger.WATCHDOG
         and incident.evidence.last_seen is None

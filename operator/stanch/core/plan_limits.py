@@ -73,6 +73,8 @@ CLAIM_SECONDS: Final = 120.0
 ASK_AGAIN_SECONDS: Final = 60.0
 # How long an incident that nobody's watchdog stands behind may fail to be confirmed.
 PERSON_PATIENCE_SECONDS: Final = 600.0
+# How long one that was confirmed may be asked in vain.
+UNDECIDED_SECONDS: Final = 600.0
 # The same after the drain, while the engine is out of service.
 DRAINED_PATIENCE_SECONDS: Final = 120.0
 # A fault that was not seen for so long is over, whatever ended it.

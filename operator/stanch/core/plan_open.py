@@ -87,7 +87,7 @@ def _settled_already(scene: Scene, unit: Unit, verdict: Verdict) -> Incident | N
             continue
         if old.ending is Ending.ESCALATED:
             return old
-        same = old.evidence.signature is _named(verdict)
+        same = old.evidence.signature is named(verdict)
         if old.ending is Ending.WOULD_DO and scene.limits.mode is Mode.OBSERVE and same:
             return old
     return None
@@ -97,7 +97,7 @@ def _same_run(incident: Incident, unit: Unit) -> bool:
     return incident.pod_uid == unit.lead.uid and incident.container_id == unit.lead.container_id
 
 
-def _named(verdict: Verdict) -> Signature | None:
+def named(verdict: Verdict) -> Signature | None:
     """A stall of deferred requests that the kit has proved is parked requests."""
     stall = verdict.signature is Signature.DEFERRED_STALL
     return Signature.PARKED_REMOTE_KV if stall else verdict.signature
@@ -116,7 +116,7 @@ def _incident(
     known = [i.episode for i in scene.past.get(unit.key, ()) if _same_run(i, unit)]
     episode = max(known, default=0) + 1
     evidence = Evidence(
-        _named(verdict),
+        named(verdict),
         verdict.usage,
         verdict.held_seconds,
         now,
@@ -156,7 +156,7 @@ def adopted(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         episode=max(known, default=0) + 1,
         engines=scene.faults(unit) or unit.engines,
         evidence=Evidence(
-            None if shown is None else _named(shown),
+            None if shown is None else named(shown),
             None if verdict is None else verdict.usage,
             None if shown is None else shown.held_seconds,
         ),

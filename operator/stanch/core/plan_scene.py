@@ -98,6 +98,22 @@ class Scene:
         ]
         return (Answer.INCONCLUSIVE, undecided) if undecided else (None, [])
 
+    def undecided_since(self, unit: Unit, engines: tuple[str, ...], after: float) -> float | None:
+        """Since when the unit has been asked in vain, not before `after`; None: its last answer was a clear one.
+
+        Asked again after a long pause, in which something else was in the way, it begins anew."""
+        runs = {pod.container_id for pod in unit.pods}
+        since = last = None
+        for said in sorted(self.history.confirmations, key=lambda one: one.t):
+            if said.engine not in engines or said.container_id not in runs or said.t < after:
+                continue
+            if said.answer is not Answer.INCONCLUSIVE:
+                since = None if said.answer is Answer.CONFIRMED else since
+                continue
+            paused = last is not None and said.t - last > 3 * ASK_AGAIN_SECONDS
+            since, last = said.t if since is None or paused else since, said.t
+        return since
+
     def frozen(self, key: str) -> bool:
         """Whether that unit cannot answer a transfer now, yet may come back by itself or by our repair."""
         if key not in self._frozen:

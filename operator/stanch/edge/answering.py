@@ -58,7 +58,7 @@ async def answer_of(
             )
         if incident is not None and over(incident, said.report, verdict):
             ruling = Ruling(Answer.VETOED, "the engine kit lists none of its requests any more")
-    return Confirmation(engine, now, ruling.answer, container_id, ruling.cause, stuck)
+    return Confirmation(engine, now, ruling.answer, container_id, ruling.cause, stuck, verdict.signature)
 
 
 def over(incident: Incident, report: KitReport, verdict: Verdict) -> bool:
@@ -76,14 +76,14 @@ def about(
     """The verdict to ask about: the last one where it shows a fault, else what the incident was opened for,
     as it would be now. A drained engine is healthy by its gauges, and the question is about its cache.
 
-    Where neither is there (a person's incident) the list of stuck requests is the proof, and
-    where there is none, what is held by nobody, for as long as that has been seen.
+    Where neither is there, or the engine has never confirmed it (a person's incident), the list of stuck
+    requests is the proof, and where there is none, what is held by nobody, for as long as that has been seen.
     """
     signature: Signature | None = None
     held = 0.0
     if verdict.state is State.FAULT:
         signature, held = verdict.signature, verdict.held_seconds
-    elif incident is not None and incident.trigger is Trigger.WATCHDOG:
+    elif incident is not None and incident.evidence.last_seen is not None:
         signature, held = incident.evidence.signature, incident.evidence.held_seconds or 0.0
     proved = signature not in (None, Signature.DEFERRED_STALL, Signature.STALE_GAUGE, Signature.BLIND)
     if not proved:
