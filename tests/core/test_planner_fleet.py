@@ -132,6 +132,38 @@ def test_cooldown_of_a_unit_and_a_leak_that_recurs_until_the_breaker_opens() -> 
     assert len([i for i in world.incidents.values() if i.ending is Ending.RESOLVED]) == 4
 
 
+def test_a_reset_counts_for_the_incident_that_is_open_too() -> None:
+    """It recurred before the reset, and is planned again after it."""
+    world = fleet(
+        Sim("d1", leak=0.7, leaks_again=True), Sim("d2"), limits=replace(ENFORCE, breaker_failures=1)
+    ).run(200)
+    assert world.ledger.tripped is not None
+    assert "BreakerOpen" in waits(world, "d1")
+    open_ = next(i for i in world.incidents.values() if i.open)
+    world.reset = "cause-gone"
+    world.run(3)
+    assert (world.ledger.tripped, world.ledger.failures) == (None, ())
+    assert world.ledger.reset_at is not None
+    world.run(20)
+    assert world.incidents[open_.name].code == "Restarted"
+    # What recurs after the reset counts.
+    world.run(200)
+    assert world.ledger.tripped is not None
+
+
+def test_a_reset_also_forgives_a_poison_request() -> None:
+    sim = Sim("d1", leak=0.7, leaks_again=True, signature=Signature.QUEUE_DEADLOCK)
+    world = fleet(sim, Sim("d2"), limits=replace(ENFORCE, cooldown_seconds=0.0))
+    while not any(i.ending is Ending.RESOLVED for i in world.incidents.values()):
+        world.run(1)
+    world.reset = "removed the prompt"
+    world.run(60)
+    assert [i.code for i in sorted(world.incidents.values(), key=lambda i: i.created)][:2] == [
+        "Restarted",
+        "Restarted",
+    ]
+
+
 def _created(world: World):  # type: ignore[no-untyped-def]
     return lambda name: world.incidents[name].created
 

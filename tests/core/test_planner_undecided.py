@@ -1,4 +1,4 @@
-"""An answer that proves nothing is no end: it is asked again, but not for ever. And what a killed process left."""
+"""An answer that proves nothing is no end: it is asked again, but not for ever; and what a kill leaves."""
 
 from __future__ import annotations
 

@@ -71,6 +71,12 @@ def test_the_fleet_says_when_its_list_was_made_what_stops_it_and_what_resets_its
     )
 
 
+def test_a_reset_longer_than_the_status_can_remember_is_cut() -> None:
+    lw = watch()
+    lw.metadata.annotations["stanch.dev/reset-breaker"] = "x" * 5000
+    assert fleet_of(lw, select(lw, [], {}), {}, [], {}, listed_at=LISTED, now=NOW).reset == "x" * 1024
+
+
 def test_what_was_not_asked_is_unknown_and_never_well() -> None:
     found = only([pod("decode-0")]).lead
     assert (found.routed, found.arriving, found.running, found.kit) == (None, None, None, None)

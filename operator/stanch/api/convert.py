@@ -198,6 +198,7 @@ def ledger_of(watch: LeakWatch, read_at: float) -> Ledger:
         tripped=_unix(status.breaker.tripped),
         tripped_why=status.breaker.why,
         reset_seen=status.breaker.reset_seen,
+        reset_at=_unix(status.breaker.reset_at),
         read_at=read_at,
         version=watch.metadata.resource_version,
     )
@@ -225,7 +226,10 @@ def status_with(ledger: Ledger, before: LeakWatchStatus) -> LeakWatchStatus:
                 for one in ledger.failures[-100:]
             ],
             "breaker": BreakerStatus(
-                tripped=_moment(ledger.tripped), why=_cut(ledger.tripped_why), reset_seen=ledger.reset_seen
+                tripped=_moment(ledger.tripped),
+                why=_cut(ledger.tripped_why),
+                reset_seen=ledger.reset_seen,
+                reset_at=_moment(ledger.reset_at),
             ),
         }
     )

@@ -25,7 +25,7 @@ Annotations of people and of the operator:
 | on | annotation | what for |
 | --- | --- | --- |
 | LeakIncident | `{ANNOTATION_APPROVE}: "true"` | lets it act, where the watch's approval is Manual |
-| LeakWatch | `{ANNOTATION_RESET_BREAKER}: ANY-NEW-VALUE` | closes its breaker |
+| LeakWatch | `{ANNOTATION_RESET_BREAKER}: ANY-NEW-VALUE` | closes its breaker, for what is open too |
 | Pod | `{ANNOTATION_INCIDENT}` | the incident that works on it; the operator's |
 
 ConfigMap `{STOP_CONFIG_MAP}` in the operator's namespace with `data.{STOP_KEY}: "true"` stops all action in

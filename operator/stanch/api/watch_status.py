@@ -97,6 +97,8 @@ class BreakerStatus(Model):
     """What opened it."""
     reset_seen: Text | None = None
     """The value of stanch.dev/reset-breaker that last closed it."""
+    reset_at: Time | None = None
+    """When that was. What had been repaired before does not count as a recurrence any more."""
 
 
 class LeakWatchStatus(Model):

@@ -240,7 +240,7 @@ class Ledger:
     """The one object per watch, written under its resourceVersion before anything else of a turn.
 
     read_at: when it was read. tripped: since when the breaker is open. reset_seen: the last value of the
-    annotation that reset it.
+    annotation that reset it. reset_at: when that was first seen; what had healed before it recurs no more.
     """
 
     claims: tuple[Claim, ...] = ()
@@ -249,6 +249,7 @@ class Ledger:
     tripped: float | None = None
     tripped_why: str = ""
     reset_seen: str | None = None
+    reset_at: float | None = None
     read_at: float = 0.0
     version: str = ""
 

@@ -27,7 +27,8 @@ def settled(
     over = {incident.name for incident in incidents if not incident.open}
     longest = max(HOUR, limits.cooldown_seconds)
     if reset is not None and reset != ledger.reset_seen:
-        ledger = replace(ledger, tripped=None, tripped_why="", reset_seen=reset, failures=())
+        closed = replace(ledger, tripped=None, tripped_why="", failures=())
+        ledger = replace(closed, reset_seen=reset, reset_at=now)
     settled = replace(
         ledger,
         claims=tuple(c for c in ledger.claims if c.expires > now and c.incident not in over),

@@ -177,8 +177,8 @@ def _released(incident: Incident) -> Step | None:
 
 
 def noted(scene: Scene, incident: Incident, said: list[Confirmation]) -> Incident:
-    """With what a confirmation brought: that it was seen, and which requests are stuck. The first one also says
-    what the incident is about, where that was only suspected or not written yet."""
+    """With what a confirmation brought: that it was seen, and which requests are stuck. The first one also
+    says what the incident is about, where that was only suspected or not written yet."""
     stuck = tuple(request for one in said for request in one.stuck or ())
     evidence = incident.evidence
     seen = evidence.last_seen
@@ -192,7 +192,7 @@ def noted(scene: Scene, incident: Incident, said: list[Confirmation]) -> Inciden
 
 
 def _proved(scene: Scene, incident: Incident, said: list[Confirmation]) -> Evidence:
-    """The incident's evidence as the engine confirmed it: of what it was asked about, as the verdict shows it."""
+    """The incident's evidence as the engine confirmed it."""
     evidence = incident.evidence
     yes = next((one for one in said if one.answer is Answer.CONFIRMED), None)
     if yes is None or yes.signature is None:
@@ -228,8 +228,9 @@ def count_recurrence(scene: Scene, incident: Incident) -> None:
 
 
 def recurred(scene: Scene, incident: Incident) -> Incident | None:
-    """The last repair of the same unit within the breaker's window that had healed it."""
-    since = scene.now - scene.limits.breaker_window_seconds
+    """The last repair of the same unit that had healed it, within the breaker's window and since a person
+    last closed the breaker."""
+    since = max(scene.now - scene.limits.breaker_window_seconds, scene.ledger.reset_at or 0.0)
     healed = [
         old
         for old in scene.past.get(incident.unit, ())

@@ -99,7 +99,7 @@ class Scene:
         return (Answer.INCONCLUSIVE, undecided) if undecided else (None, [])
 
     def undecided_since(self, unit: Unit, engines: tuple[str, ...], after: float) -> float | None:
-        """Since when the unit has been asked in vain, not before `after`; None: its last answer was a clear one.
+        """Since when the unit has been asked in vain, not before `after`; None: no answer, or a clear one.
 
         Asked again after a long pause, in which something else was in the way, it begins anew."""
         runs = {pod.container_id for pod in unit.pods}

@@ -31,6 +31,8 @@ from stanch.edge.units_pod import address, container_named, has_been_up, routed,
 from stanch.edge.units_raw import Object, Objects, Ref
 from stanch.edge.units_select import Chosen, Refused, Selection, queries, select, selects
 
+_MOST_OF_A_RESET = 1024
+
 __all__ = [
     "Chosen",
     "Heard",
@@ -124,5 +126,11 @@ def fleet_of(
         listed_at,
         desired(watch, selection.chosen, objects),
         stop,
-        watch.metadata.annotations.get(ANNOTATION_RESET_BREAKER),
+        _reset(watch),
     )
+
+
+def _reset(watch: LeakWatch) -> str | None:
+    """As much of it as the status can remember."""
+    value = watch.metadata.annotations.get(ANNOTATION_RESET_BREAKER)
+    return None if value is None else value[:_MOST_OF_A_RESET]
