@@ -142,8 +142,9 @@ def test_a_reset_counts_for_the_incident_that_is_open_too() -> None:
     open_ = next(i for i in world.incidents.values() if i.open)
     world.reset = "cause-gone"
     world.run(3)
-    assert (world.ledger.tripped, world.ledger.failures) == (None, ())
-    assert world.ledger.reset_at is not None
+    after = world.ledger
+    assert (after.tripped, after.failures) == (None, ())
+    assert after.reset_at is not None
     world.run(20)
     assert world.incidents[open_.name].code == "Restarted"
     # What recurs after the reset counts.
