@@ -130,6 +130,20 @@ def test_an_end(ending: Ending, kind: str) -> None:
     ]
 
 
+def test_an_engine_that_says_that_nothing_is_stuck_confirms_no_leak() -> None:
+    asked = done(CONFIRMED.begin(StepName.RELEASE, T), "the engine says done").begin(StepName.CONFIRM, T)
+    freed = done(asked, "its list is empty").close(Ending.RESOLVED, "its list is empty", T, "Released")
+    assert told(asked, freed) == [
+        ("Pod", "Normal", "Resolved", "its list is empty"),
+        ("LeakWatch", "Normal", "Resolved", "decode-0: its list is empty"),
+    ]
+
+
+def test_a_question_that_came_to_nothing_is_told() -> None:
+    given_up = CONFIRMED.begin(StepName.CONFIRM, T).close(Ending.GAVE_UP, "no answer", T)
+    assert ("Pod", "Warning", "ConfirmInterrupted", "no answer") in told(CONFIRMED, given_up)
+
+
 def test_dry_run_is_one_event_that_lists_the_steps() -> None:
     would = CONFIRMED
     for name in (StepName.CORDON, StepName.DRAIN, StepName.RESTART):

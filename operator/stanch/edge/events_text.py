@@ -85,6 +85,8 @@ def of_change(change: Change, watch: str, watch_uid: str) -> tuple[EventText, ..
 def _of_step(incident: Incident, step: Step, watch: str, watch_uid: str) -> tuple[EventText, ...]:
     name = step.name.value
     if step.outcome is StepOutcome.DONE and step.name in _DONE:
+        if step.name is StepName.CONFIRM and not incident.open and step is incident.steps[-1]:
+            return ()  # asked once more, the engine has said that nothing is stuck, and the end tells that
         reason, warning = _DONE[step.name]
         text = _on_pod(incident, warning, reason, name, _done(incident, step))
         # The watch says that there is a leak, and how it ended; the steps between are the pod's.
