@@ -17,10 +17,10 @@ from stanch.core.plan_types import Action, Precondition, Verb
 from stanch.core.report import percent
 from stanch.core.verdict import Answer
 from stanch.edge.answering import answer_of
-from stanch.edge.cluster import Cluster, ClusterError, Conflict, NotFound, Refused
+from stanch.edge.cluster import ClusterError, Conflict, NotFound, Refused
 from stanch.edge.executor_words import PATCHES, Annotations, annotations_of
 from stanch.edge.live import Live
-from stanch.edge.survey import Survey
+from stanch.edge.place import Pods, Seen
 from stanch.edge.verifying import verified
 
 # What an engine said counts for an interval; that it was asked in vain, for a minute.
@@ -40,7 +40,7 @@ class Executor:
 
     def __init__(
         self,
-        cluster: Cluster,
+        pods: Pods,
         live: Live,
         session: aiohttp.ClientSession,
         told: Callable[[], None],
@@ -49,7 +49,7 @@ class Executor:
     ) -> None:
         self.confirmations: tuple[Confirmation, ...] = ()
         self.outcomes: tuple[Outcome, ...] = ()
-        self._cluster = cluster
+        self._pods = pods
         self._live = live
         self._session = session
         self._told = told
@@ -58,14 +58,14 @@ class Executor:
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def carry_out(
-        self, actions: Iterable[Action], survey: Survey, incidents: Mapping[str, Incident]
+        self, actions: Iterable[Action], seen: Seen, incidents: Mapping[str, Incident]
     ) -> None:
         """In their order; those on different units side by side. incidents: by name, as last written."""
         self._forget()
         by_unit: dict[str, list[Action]] = {}
         for action in actions:
             by_unit.setdefault(action.unit, []).append(action)
-        await asyncio.gather(*(self._unit(each, survey, incidents) for each in by_unit.values()))
+        await asyncio.gather(*(self._unit(each, seen, incidents) for each in by_unit.values()))
 
     async def close(self) -> None:
         """Ask nobody any more. What is written stays."""
@@ -81,28 +81,28 @@ class Executor:
         )
         self.outcomes = tuple(one for one in self.outcomes if now - one.t < _OUTCOMES_KEPT_SECONDS)
 
-    async def _unit(self, actions: list[Action], survey: Survey, incidents: Mapping[str, Incident]) -> None:
+    async def _unit(self, actions: list[Action], seen: Seen, incidents: Mapping[str, Incident]) -> None:
         """What is written on one pod by several actions is one write."""
-        await self._patch([action for action in actions if action.verb in PATCHES], survey)
+        await self._patch([action for action in actions if action.verb in PATCHES], seen)
         for action in actions:
             incident = incidents.get(action.incident)
             if action.verb is Verb.ASK:
-                self._begin(action, self._ask(action, survey, incident))
+                self._begin(action, self._ask(action, seen, incident))
             elif action.verb is Verb.CAPTURE:
-                self._begin(action, self._capture(action, survey, incident))
+                self._begin(action, self._capture(action, seen, incident))
             elif action.verb is Verb.VERIFY:
-                self._begin(action, self._verify(action, survey))
+                self._begin(action, self._verify(action, seen))
             elif action.verb in (Verb.TRY_EVICT, Verb.EVICT):
-                await self._evict(action, survey)
+                await self._evict(action, seen)
 
-    async def _patch(self, actions: list[Action], survey: Survey) -> None:
+    async def _patch(self, actions: list[Action], seen: Seen) -> None:
         wanted: dict[str, tuple[Precondition, Annotations]] = {}
-        unit = survey.fleet.unit(actions[0].unit) if actions else None
+        unit = seen.fleet.unit(actions[0].unit) if actions else None
         pods = {} if unit is None else {pod.name: pod for pod in unit.pods}
         for action in actions:
             for need in action.pods:
                 pod = pods.get(need.pod)
-                if pod is None or (pod.lock in survey.open and pod.lock != action.incident):
+                if pod is None or (pod.lock in seen.open and pod.lock != action.incident):
                     continue
                 draining = pod.kit is not None and pod.kit.draining
                 marks = annotations_of(action, need, draining=draining)
@@ -112,8 +112,8 @@ class Executor:
             if not self._leads():
                 return
             try:
-                await self._cluster.patch_pod(
-                    survey.watch.metadata.namespace,
+                await self._pods.patch_pod(
+                    seen.namespace,
                     need.pod,
                     uid=need.uid,
                     version=need.version,
@@ -126,15 +126,13 @@ class Executor:
             except ClusterError as error:
                 self._failed(actions[0], error)
 
-    async def _evict(self, action: Action, survey: Survey) -> None:
+    async def _evict(self, action: Action, seen: Seen) -> None:
         trial = action.verb is Verb.TRY_EVICT
         for need in action.pods:
             if not self._leads():
                 return
             try:
-                await self._cluster.evict(
-                    survey.watch.metadata.namespace, need.pod, uid=need.uid, dry_run=trial
-                )
+                await self._pods.evict(seen.namespace, need.pod, uid=need.uid, dry_run=trial)
             except NotFound:
                 continue
             except Refused as refused:
@@ -168,17 +166,15 @@ class Executor:
         if not done.cancelled() and (error := done.exception()) is not None:
             self._note("error", "action-failed", repr(error), action=action.verb.value, unit=action.unit)
 
-    async def _ask(self, action: Action, survey: Survey, incident: Incident | None) -> None:
-        answers = await asyncio.gather(
-            *(self._answer(action, one, survey, incident) for one in action.engines)
-        )
+    async def _ask(self, action: Action, seen: Seen, incident: Incident | None) -> None:
+        answers = await asyncio.gather(*(self._answer(action, one, seen, incident) for one in action.engines))
         self.confirmations = (*self.confirmations, *answers)
         self._told()
 
     async def _answer(
-        self, action: Action, engine: str, survey: Survey, incident: Incident | None
+        self, action: Action, engine: str, seen: Seen, incident: Incident | None
     ) -> Confirmation:
-        judged = survey.judged.get(engine)
+        judged = seen.judged.get(engine)
         pod = engine.partition("/")[0] if judged is None else judged.watched.target.name.partition("/")[0]
         need = next((one for one in action.pods if one.pod == pod), action.pods[0])
         try:
@@ -189,33 +185,28 @@ class Executor:
                 incident,
                 need.container_id,
                 need.boot_id,
-                survey.limits.canary,
+                seen.limits.canary,
             )
         except Exception as error:  # an answer of some kind is owed, or it would be asked at every turn
             self._note("error", "ask-failed", repr(error), engine=engine)
             why = f"it could not be asked: {type(error).__name__}"
             return Confirmation(engine, self._live.clock(), Answer.INCONCLUSIVE, need.container_id, why)
 
-    async def _capture(self, action: Action, survey: Survey, incident: Incident | None) -> None:
+    async def _capture(self, action: Action, seen: Seen, incident: Incident | None) -> None:
         """The log tail goes to our own log: the incident has the stuck requests already."""
         need = action.pods[0]
-        chosen = survey.chosen(need.pod)
         stuck = () if incident is None else incident.stuck
         said = (
             [f"{len(stuck)} stuck requests hold {sum(one.blocks for one in stuck)} blocks"] if stuck else []
         )
-        unit = survey.fleet.unit(action.unit)
-        verdicts = (
-            [survey.judged[one].verdict for one in unit.engines if one in survey.judged] if unit else []
-        )
+        unit = seen.fleet.unit(action.unit)
+        verdicts = [seen.judged[one].verdict for one in unit.engines if one in seen.judged] if unit else []
         usage = [verdict.usage for verdict in verdicts if verdict.usage is not None]
         if usage:
             said.append(f"{percent(max(usage))} of the KV cache held")
         try:
-            assert chosen is not None
-            tail = await self._cluster.logs(
-                survey.watch.metadata.namespace, need.pod, chosen.container, _LOG_LINES
-            )
+            container = seen.container(need.pod)
+            tail = await self._pods.logs(seen.namespace, need.pod, container, _LOG_LINES)
         except ClusterError as error:
             self._outcome(action, Result.FAILED, "; ".join([*said, f"no log: {error}"]))
             return
@@ -235,14 +226,14 @@ class Executor:
         said.append(f"the last {len(lines)} lines of its log are in the operator's")
         self._outcome(action, Result.OK, "; ".join(said))
 
-    async def _verify(self, action: Action, survey: Survey) -> None:
-        unit = survey.fleet.unit(action.unit)
+    async def _verify(self, action: Action, seen: Seen) -> None:
+        unit = seen.fleet.unit(action.unit)
         assert unit is not None
-        own = survey.reached.get(unit.key, ())
-        peers = [target for key in action.peers for target in survey.reached.get(key, ())]
+        own = seen.reached.get(unit.key, ())
+        peers = [target for key in action.peers for target in seen.reached.get(key, ())]
         try:
             result, detail = await verified(
-                self._live, self._session, unit.role, own, peers, survey.limits.floor_ratio
+                self._live, self._session, unit.role, own, peers, seen.limits.floor_ratio
             )
         except Exception as error:  # without an outcome the whole patience of the step would be waited
             self._note("error", "verify-failed", repr(error), unit=unit.key)

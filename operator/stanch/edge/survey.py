@@ -28,7 +28,7 @@ from stanch.edge.cluster import Cluster, ClusterError, Listing, ObjectRef
 from stanch.edge.hearing import Hearing
 from stanch.edge.live import Live
 from stanch.edge.targets import Watched
-from stanch.edge.units import Chosen, Heard, Selection, fleet_of, queries, select, targets, wanted
+from stanch.edge.units import Heard, Selection, fleet_of, queries, select, targets, wanted
 from stanch.edge.units_build import target_name
 from stanch.edge.units_pod import container_id
 from stanch.edge.units_raw import Object, Ref, table
@@ -67,8 +67,13 @@ class Survey:
     def open(self) -> frozenset[str]:
         return frozenset(incident.name for incident in self.incidents if incident.open)
 
-    def chosen(self, pod: str) -> Chosen | None:
-        return next((one for one in self.selection.chosen if one.name == pod), None)
+    @property
+    def namespace(self) -> str:
+        return self.watch.metadata.namespace
+
+    def container(self, pod: str) -> str:
+        """The engine's container. Raises KeyError where the pod is none of this turn's."""
+        return {one.name: one.container for one in self.selection.chosen}[pod]
 
 
 @dataclass(slots=True)
