@@ -43,6 +43,7 @@ class Sim:
     running: float = 0.0
     peers: tuple[str, ...] = ()
     conflict: str | None = None
+    not_remade: str = ""
     leaving: str | None = None
     blind: bool = False
     suspect: bool = False
@@ -141,7 +142,9 @@ class World:
             "1",
         )
         engines = sim.engines or (sim.key,)
-        return Unit(sim.key, sim.role, (pod,), engines, "d", sim.way, "", sim.peers, sim.conflict)
+        return Unit(
+            sim.key, sim.role, (pod,), engines, "d", sim.way, "", sim.not_remade, sim.peers, sim.conflict
+        )
 
     def verdicts(self) -> list[Verdict]:
         return [v for sim in self.units.values() for v in self._verdicts(sim)]

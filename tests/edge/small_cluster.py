@@ -26,6 +26,9 @@ Hook = Callable[[web.Request], Awaitable[tuple[int, Raw] | None]]
 _KINDS = {"pods": "Pod", "leakwatches": "LeakWatch", "leakincidents": "LeakIncident"}
 
 
+_OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "d", "uid": "u", "controller": True}
+
+
 class SmallCluster:
     """objects: by (plural, name), all of one namespace. seen: "VERB plural/name[/sub]" of every request.
 
@@ -86,7 +89,7 @@ class SmallCluster:
         if engine.kit is not None:
             container["readinessProbe"] = probe
         raw: Raw = {
-            "metadata": {"labels": {"app": "d"}, "annotations": {}},
+            "metadata": {"labels": {"app": "d"}, "annotations": {}, "ownerReferences": [_OWNER]},
             "spec": {"containers": [container], "restartPolicy": restart_policy},
             "status": {"phase": "Running", "podIP": "127.0.0.1"},
         }

@@ -20,6 +20,7 @@ from tests.edge.units_world import (
     lws_pod,
     only,
     pod,
+    reference,
     rollout,
     thing,
     watch,
@@ -84,9 +85,19 @@ class TestOnePod:
         assert only([raw]).way is Way.IN_PLACE
 
     def test_that_nobody_would_make_anew_says_so(self) -> None:
-        raw = pod("d0")
-        raw["spec"]["restartPolicy"] = "Never"
-        assert only([raw]).way_why.endswith("no controller owns d0, so nothing makes it anew")
+        assert "no controller owns d0, so nobody would make it anew" in only([pod("d0")]).not_remade
+        owned = pod("d0")
+        owned["metadata"]["ownerReferences"] = [{**reference(rollout()[1]), "controller": False}]
+        assert "no controller owns d0" in only([owned]).not_remade
+
+    def test_a_static_pod_s_mirror(self) -> None:
+        raw = pod("d0", owner=thing("Node", "node-a", api_version="v1"))
+        raw["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "4f1c"
+        assert "d0 is a static pod of its node" in only([raw]).not_remade
+
+    @pytest.mark.parametrize("kind", ["ReplicaSet", "StatefulSet", "DaemonSet", "PodCliqueSet"])
+    def test_that_its_controller_makes_anew(self, kind: str) -> None:
+        assert only([pod("d0", owner=thing(kind, "d"))]).not_remade == ""
 
     def test_data_parallel_within_itself(self) -> None:
         raw = arguments(pod("d0", owner=rollout()[1]), "--data-parallel-size", "8")

@@ -262,6 +262,19 @@ def test_a_pod_without_the_kit_is_evicted_when_its_budget_allows_it(tmp_path: Pa
     play(tmp_path, script, kit=False)
 
 
+def test_a_pod_without_the_kit_and_without_a_controller_is_left_to_a_person(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.watch()
+        del s.cluster.objects["pods", "d0"]["metadata"]["ownerReferences"]
+        async with s.watchdog():
+            await until(s.ended, 50)
+        assert (s.status["ending"], s.status["code"]) == ("Escalated", "NotRemade")
+        assert "no controller owns d0" in s.status["detail"]
+        assert not [one for one in s.cluster.seen if one.endswith("/eviction")]
+
+    play(tmp_path, script, kit=False)
+
+
 def test_an_engine_that_cannot_answer_is_left_alone(tmp_path: Path) -> None:
     async def script(s: Scene) -> None:
         async def broken(_: web.Request) -> web.StreamResponse:

@@ -17,7 +17,7 @@ from stanch.core.history import (
     StepOutcome,
     Trigger,
 )
-from stanch.core.plan_gates import cleared, peers, standing, unapproved, unheard, way_out
+from stanch.core.plan_gates import cleared, no_way, peers, standing, unapproved, unheard, way_out
 from stanch.core.plan_limits import (
     ASK_AGAIN_SECONDS,
     EVICT_AGAIN_SECONDS,
@@ -108,7 +108,7 @@ def _disrupt(
 ) -> Incident:
     """Begin to make the unit unavailable, if everything allows it."""
     way = way_out(scene.limits, unit, incident)
-    if (end := _hopeless(scene, incident, way)) is not None:
+    if (end := _hopeless(scene, incident, unit, way)) is not None:
         if answer is Answer.CONFIRMED:
             return escalated(scene, incident, *end)
         ask(scene, incident, unit, incident.engines, after)  # a person is called for a fault, not for a doubt
@@ -134,12 +134,10 @@ def _disrupt(
     return begun.begin(StepName.CORDON if unit.can_cordon else StepName.DRAIN, scene.now)
 
 
-def _hopeless(scene: Scene, incident: Incident, way: Rung | None) -> tuple[str, str] | None:
+def _hopeless(scene: Scene, incident: Incident, unit: Unit, way: Rung | None) -> tuple[str, str] | None:
     """Why a person has to look, in a sentence and a word; None: there is a step to take."""
     if way is None:
-        allowed = ", ".join(sorted(rung.value for rung in scene.limits.steps)) or "nothing"
-        why = f"no step that is allowed here could help (remediation.steps allows {allowed})"
-        return why, "NothingAllowed"
+        return no_way(scene.limits, unit, incident)
     poison = _poisoned(scene, incident)
     return None if poison is None else (poison, "Recurrence")
 

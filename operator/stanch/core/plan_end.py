@@ -8,7 +8,7 @@ from stanch.core import plan_budget as budget
 from stanch.core.fleet import Unit, Way
 from stanch.core.history import Ending, Incident, Result, StepName, StepOutcome
 from stanch.core.plan_confirm import causes, escalated
-from stanch.core.plan_gates import standing, switched_off, way_out
+from stanch.core.plan_gates import no_way, standing, switched_off, way_out
 from stanch.core.plan_ladder import held_out, order, second
 from stanch.core.plan_limits import (
     COME_BACK_SECONDS,
@@ -34,9 +34,7 @@ def confirm_again(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         return out
     way = way_out(scene.limits, unit, incident)
     if way is None:
-        return escalated(
-            scene, incident, "it cannot be restarted, and Evict is not allowed", "NothingAllowed"
-        )
+        return escalated(scene, incident, *no_way(scene.limits, unit, incident))
     sure, incident = second(scene, incident, unit)
     if not sure:
         return incident
@@ -141,6 +139,8 @@ def evict(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         return incident
     if (out := held_out(scene, incident, unit)) is not None:
         return out
+    if unit.not_remade:
+        return escalated(scene, incident, *no_way(scene.limits, unit, incident))
     key = incident.command_id(StepName.EVICT)
     tried = scene.outcomes.get(key)
     if scene.now - step.start > EVICT_PATIENCE_SECONDS:

@@ -94,12 +94,33 @@ def peers(scene: Scene, unit: Unit, incident: Incident) -> Why | None:
 
 def way_out(limits: Limits, unit: Unit, incident: Incident) -> Rung | None:
     """How the unit's process is to be ended; None: nothing that is allowed could."""
-    restarted = incident.last(StepName.RESTART)
-    hopeless = restarted is not None and restarted.outcome is StepOutcome.FAILED
-    in_place = unit.can_cordon and unit.way is not Way.EVICT and not hopeless
-    if in_place and Rung.RESTART in limits.steps:
+    if _not_in_place(limits, unit, incident) is None:
         return Rung.RESTART
-    return Rung.EVICT if Rung.EVICT in limits.steps else None
+    return Rung.EVICT if Rung.EVICT in limits.steps and not unit.not_remade else None
+
+
+def no_way(limits: Limits, unit: Unit, incident: Incident) -> tuple[str, str]:
+    """Why there is no way out, as a sentence and as a word."""
+    if Rung.EVICT in limits.steps and unit.not_remade:
+        why_not = _not_in_place(limits, unit, incident)
+        return (
+            f"{unit.key} is not restarted in place ({why_not}), and must not be evicted: {unit.not_remade}",
+            "NotRemade",
+        )
+    allowed = ", ".join(sorted(rung.value for rung in limits.steps)) or "nothing"
+    return f"no step that is allowed here could help (remediation.steps allows {allowed})", "NothingAllowed"
+
+
+def _not_in_place(limits: Limits, unit: Unit, incident: Incident) -> str | None:
+    """Why its process is not to be ended by a restart in place; None: it is."""
+    restarted = incident.last(StepName.RESTART)
+    if restarted is not None and restarted.outcome is StepOutcome.FAILED:
+        return f"that has failed: {restarted.detail}"
+    if unit.way is Way.EVICT:
+        return unit.way_why or "a restart would not help"
+    if not unit.can_cordon:
+        return "its readiness does not ask an engine kit, so it cannot be cordoned"
+    return None if Rung.RESTART in limits.steps else "remediation.steps does not allow Restart"
 
 
 def unheard(unit: Unit, incident: Incident) -> Why | None:

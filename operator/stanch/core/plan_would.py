@@ -5,7 +5,7 @@ from __future__ import annotations
 from stanch.core import plan_budget as budget
 from stanch.core.fleet import Unit
 from stanch.core.history import Ending, Incident, Step, StepName, StepOutcome
-from stanch.core.plan_gates import peers, way_out
+from stanch.core.plan_gates import no_way, peers, way_out
 from stanch.core.plan_limits import Rung
 from stanch.core.plan_scene import Scene
 from stanch.core.sample import Role
@@ -47,7 +47,7 @@ def _steps(scene: Scene, incident: Incident, unit: Unit) -> list[tuple[StepName,
             return steps
     way = way_out(scene.limits, unit, incident)
     if way is None:
-        return [*steps, (StepName.ESCALATE, "no step that is allowed here could help")]
+        return [*steps, (StepName.ESCALATE, no_way(scene.limits, unit, incident)[0])]
     hindrance = peers(scene, unit, incident) or budget.against(
         scene.fleet, scene.ledger, unit, incident, scene.limits, (), scene.now
     )

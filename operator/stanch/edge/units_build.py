@@ -24,7 +24,7 @@ from stanch.edge.units_pod import (
     kit_of,
     lock,
 )
-from stanch.edge.units_raw import Objects, Ref, controller, label, text
+from stanch.edge.units_raw import Objects, Ref, annotation, controller, label, text
 from stanch.edge.units_select import Chosen
 
 _SLICE_OF = tuple(f"disaggregatedset.x-k8s.io/{key}" for key in ("name", "slice", "revision"))
@@ -100,6 +100,7 @@ def build(
         deployment=watch.metadata.name,
         way=how.way,
         way_why=how.why,
+        not_remade=_not_remade(ordered),
         conflict=" and ".join(conflicts) or None,
     )
     side = tuple(label(lead.raw, key) for key in _SLICE_OF)
@@ -134,9 +135,27 @@ def _ending(lead: Chosen, members: Sequence[Chosen], heard: Mapping[str, Heard],
             Way.EVICT,
             f"{len(boots)} servers in one container, each with a boot id of its own: a command reaches one",
         )
-    if how.way is Way.EVICT and controller(lead.raw) is None and lws_of(lead.raw) is None:
-        how = replace(how, why=f"{how.why}; no controller owns {lead.name}, so nothing makes it anew")
     return how
+
+
+def _not_remade(members: Iterable[Chosen]) -> str:
+    """Why one of these would be lost by an eviction, and what a person can do; "" where none would.
+
+    The kubelet's mirror of a static pod has the Node for its controller; deleting it ends no container
+    (kubernetes.io/config.mirror: pkg/kubelet/pod/mirror_client.go).
+    """
+    for one in members:
+        if annotation(one.raw, "kubernetes.io/config.mirror") is not None:
+            return (
+                f"{one.name} is a static pod of its node, whose containers no eviction ends: "
+                "restart it by its manifest on the node"
+            )
+        if controller(one.raw) is None and lws_of(one.raw) is None:
+            return (
+                f"no controller owns {one.name}, so nobody would make it anew: delete it and make it again, "
+                "or run it by a Deployment, StatefulSet or LeaderWorkerSet"
+            )
+    return ""
 
 
 def _targets(one: Chosen, heard: Mapping[str, Heard]) -> list[Heard]:
