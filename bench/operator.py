@@ -36,8 +36,8 @@ from tests.cluster.installed import CRDS, MANIFESTS, Installed
 
 INSIDE = "STANCH_BENCH_INSIDE"
 PREFILLS = 8
-HOLD_SECONDS = 30
-_HOLDS = ("heldIdleSeconds", "deferredStallSeconds", "queueDeadlockSeconds", "parkedRemoteKvSeconds")
+# Of HeldIdle, which a stand-in's leak is: the default, as every other threshold.
+HOLD_SECONDS = 60
 _PATIENCE_SECONDS = 900.0
 _SAMPLE_SECONDS = 10.0
 _SETTLE_SECONDS = 30.0
@@ -162,7 +162,6 @@ def watch(options: argparse.Namespace) -> dict[str, Any]:
             "mode": "Enforce",
             "intervalSeconds": options.interval,
             "roles": roles,
-            "signatures": dict.fromkeys(_HOLDS, HOLD_SECONDS),
             "remediation": {
                 "steps": ["Restart"],
                 "maxUnavailable": "100%",

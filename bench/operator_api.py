@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +88,14 @@ class Api:
 
     def __init__(self, kubeconfig: Path) -> None:
         found = json.loads(kubeconfig.read_text())
-        self._authority = found["clusters"][0]["cluster"]["certificate-authority"]
+        self.authority = found["clusters"][0]["cluster"]["certificate-authority"]
         self._token = found["users"][0]["user"]["token"]
         self._room = asyncio.Semaphore(20)
 
     async def __aenter__(self) -> Api:
         self.session = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {self._token}"},
-            connector=aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cafile=self._authority)),
+            connector=aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cafile=self.authority)),
             timeout=aiohttp.ClientTimeout(total=60),
         )
         return self
@@ -106,20 +106,25 @@ class Api:
     async def send(
         self, method: str, path: str, body: object = None, kind: str = "application/json"
     ) -> Object:
-        async with (
-            self._room,
-            self.session.request(
-                method,
-                ADDRESS + path,
-                data=None if body is None else json.dumps(body),
-                headers={"Content-Type": kind},
-            ) as answer,
-        ):
+        data = None if body is None else json.dumps(body)
+        async with self._room, await self._sent(method, path, data, kind) as answer:
             text = await answer.text()
             if answer.status >= 300:
                 raise RuntimeError(f"{method} {path}: HTTP {answer.status}: {text[:500]}")
             found: Object = json.loads(text)
             return found
+
+    async def _sent(
+        self, method: str, path: str, data: str | None, kind: str, tries: int = 20
+    ) -> aiohttp.ClientResponse:
+        for _ in range(tries):
+            # A server that has just started, on a machine that is full, resets some connections.
+            with suppress(aiohttp.ClientConnectorError):
+                return await self.session.request(
+                    method, ADDRESS + path, data=data, headers={"Content-Type": kind}
+                )
+            await asyncio.sleep(0.5)
+        raise SystemExit(f"{method} {path}: no connection in {tries} tries")
 
     async def watch(self, path: str) -> AsyncIterator[tuple[str, Object]]:
         """Every object now, as ADDED, and then what happens to it, for as long as the server tells."""

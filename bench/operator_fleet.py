@@ -14,6 +14,7 @@ import asyncio
 import json
 import random
 import socket
+import ssl
 import sys
 import time
 from contextlib import suppress
@@ -23,8 +24,8 @@ from typing import Any
 
 from bench.operator_api import MERGE, Api, Object
 from bench.operator_engine import Engine, Leak
-from bench.operator_http import Connection
-from bench.operator_objects import NAMESPACE, NODE, endpoint, node, owner, status
+from bench.operator_http import Connection, Logs
+from bench.operator_objects import KUBELET_PORT, NAMESPACE, NODE, NODE_ADDRESS, endpoint, node, owner, status
 from tests.bed import manifests
 
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
@@ -199,6 +200,10 @@ async def _serve(kubeconfig: Path, decodes: int, prefills: int) -> None:
         # One socket for every address: the whole range is local (an AnyIP route).
         listener = socket.create_server(("0.0.0.0", manifests.PORT), backlog=1024)
         await loop.create_server(lambda: Connection(fleet.by_address), sock=listener)
+        keys = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        pki = Path(api.authority).parent
+        keys.load_cert_chain(pki / "api.crt", pki / "api.key")
+        await loop.create_server(Logs, NODE_ADDRESS, KUBELET_PORT, ssl=keys)
         await fleet.make()
         forever = [asyncio.ensure_future(fleet.obey()), asyncio.ensure_future(fleet.tick())]
         print("ready", flush=True)

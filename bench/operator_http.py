@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 from bench.operator_engine import Engine
 
+_LOG = b"".join(b"INFO 11-30 01:00:00 engine.py:%d a line of an engine's log\n" % n for n in range(50))
+
 
 class Connection(asyncio.Protocol):
     """GET, and POST with a length. engines: by their address."""
@@ -51,3 +53,15 @@ def _answered(engine: Engine, path: str, body: bytes) -> bytes:
 def _response(status: int, kind: bytes, body: bytes) -> bytes:
     head = b"HTTP/1.1 %d OK\r\nserver: uvicorn\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n"
     return head % (status, kind, len(body)) + body
+
+
+class Logs(asyncio.Protocol):
+    """The kubelet's port, which the API server asks for a container's log."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for _ in range(data.count(b"\r\n\r\n")):
+            self._transport.write(_response(200, b"text/plain", _LOG))

@@ -8,7 +8,7 @@ from bench.operator_api import Object
 from bench.operator_engine import Engine
 
 NAMESPACE = "bench"
-NODE = "node1"
+NODE, NODE_ADDRESS, KUBELET_PORT = "node1", "10.203.255.1", 10250
 
 
 def node() -> Object:
@@ -16,7 +16,11 @@ def node() -> Object:
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": NODE},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": NODE_ADDRESS}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
+        },
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from stanch.core.detector import EngineState, step
 from stanch.core.kit import Entry, KitReport
-from stanch.core.look import look_every
+from stanch.core.look import fault_due, look_every
 from stanch.core.policy import Policy
 from stanch.core.report import record, sentence
 from stanch.core.sample import Lifecycle, Role, Sample
@@ -294,3 +294,17 @@ class TestFleet:
 def test_how_often_the_list_is_looked_at(reading: dict[str, Any], seconds: float | None) -> None:
     verdict = step(EngineState(), sample(0, **reading), POLICY)[1]
     assert look_every(verdict, POLICY) == seconds
+
+
+def test_when_a_fault_is_due() -> None:
+    def verdict(held: float, limit: float | None, state: State = State.SUSPECT, **more: Any) -> Verdict:
+        return Verdict(100.0, "d0", Role.DECODE, state, held_seconds=held, limit_seconds=limit, **more)
+
+    soon, later = verdict(52.0, 60.0), verdict(1.0, 120.0)
+    assert fault_due([later, soon], now=100.0) == 8.0
+    assert fault_due([soon], now=103.0) == 5.0
+    assert fault_due([soon], now=120.0) == 0.0  # due, and only not read since
+    fault, healthy = verdict(70.0, 60.0, State.FAULT), verdict(0.0, None, State.HEALTHY)
+    assert fault_due([fault, healthy], now=100.0) is None
+    # Held for long enough, and no fault for another reason: it is not due at any time.
+    assert fault_due([verdict(70.0, 60.0, cap=Cap.DECODE_WAITS)], now=100.0) is None

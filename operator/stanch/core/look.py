@@ -1,10 +1,12 @@
-"""How often the kit's list of an engine is looked at. Pure.
+"""How often the kit's list of an engine is looked at, and when a fault is due. Pure.
 
 A list costs an engine with 1,000 requests a few milliseconds between two steps, and us its bytes: a healthy
 engine is looked at rarely, one in which requests wait for a transfer now and then, a suspect at every turn.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from stanch.core.policy import Policy
 from stanch.core.sample import Lifecycle
@@ -25,3 +27,14 @@ def look_every(verdict: Verdict, policy: Policy) -> float | None:
         return limit * SOMETIMES
     # An orphan under traffic shows in no gauge but the usage.
     return limit * RARELY if verdict.usage else None
+
+
+def fault_due(verdicts: Iterable[Verdict], now: float) -> float | None:
+    """Seconds until the first of the patterns that hold now has held for its limit, if it goes on; None where
+    none is under way. One that is capped waits for something else."""
+    left = [
+        max(0.0, one.limit_seconds - one.held_seconds - (now - one.t))
+        for one in verdicts
+        if one.state is State.SUSPECT and one.limit_seconds is not None and one.cap is None
+    ]
+    return min(left, default=None)

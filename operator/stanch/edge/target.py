@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from urllib.parse import quote
 
 from yarl import URL
@@ -70,5 +71,9 @@ def _filtered(page: URL, evidence: bool) -> URL:
     The slash matters: in vLLM 0.9 .. 0.33 exactly /metrics is another handler, which ignores the query
     (prometheus_fastapi_instrumentator); all else below it is prometheus_client's, which honours it.
     """
-    query = "&".join(f"name%5B%5D={quote(name, safe=':')}" for name in names_to_ask(evidence))
-    return URL(f"{str(page).rstrip('/')}/?{query}", encoded=True)
+    return URL(f"{str(page).rstrip('/')}/?{_query(evidence)}", encoded=True)
+
+
+@cache
+def _query(evidence: bool) -> str:
+    return "&".join(f"name%5B%5D={quote(name, safe=':')}" for name in names_to_ask(evidence))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from stanch.api.convert import policy_of
 from stanch.api.names import ANNOTATION_RESET_BREAKER
@@ -80,20 +81,24 @@ def targets(watch: LeakWatch, selection: Selection) -> list[Watched]:
         if host is None or not has_been_up(one.raw, one.container):
             continue
         container = container_named(one.raw, one.container)
-        own = _policy(policy, one)
+        own = _policy(policy, one.arguments.lease_seconds, one.arguments.pin_seconds)
         for port in one.ports:
-            target = Target(target_name(one, port), f"{scheme(container, port)}://{host}:{port}")
+            target = _target(target_name(one, port), f"{scheme(container, port)}://{host}:{port}")
             found.append(Watched(target, one.role, own, watch.metadata.name))
     return found
 
 
-def _policy(policy: Policy, one: Chosen) -> Policy:
+# The same ones in every turn: their URLs are checked once.
+_target = lru_cache(maxsize=16_384)(Target)
+
+
+@lru_cache(maxsize=1024)
+def _policy(policy: Policy, lease_seconds: float | None, pin_seconds: float | None) -> Policy:
     """What the watch says of the lease comes first; of two pin times the longer one counts."""
-    said = one.arguments
     return replace(
         policy,
-        lease_seconds=said.lease_seconds if policy.lease_seconds is None else policy.lease_seconds,
-        kv_pin_seconds=max(policy.kv_pin_seconds, said.pin_seconds or 0.0),
+        lease_seconds=lease_seconds if policy.lease_seconds is None else policy.lease_seconds,
+        kv_pin_seconds=max(policy.kv_pin_seconds, pin_seconds or 0.0),
     )
 
 

@@ -17,6 +17,7 @@ from stanch.api.convert import policy_of
 from stanch.api.watch import LeakWatch
 from stanch.core import plan_conditions
 from stanch.core.history import History, Incident
+from stanch.core.look import fault_due
 from stanch.core.plan_types import Action, Plan
 from stanch.core.planner import plan, sweep
 from stanch.edge import client
@@ -36,6 +37,8 @@ _SWEEP_SECONDS = 60.0
 _MOST_EVENTS, _LAST_WORDS_SECONDS = 1000, 2.0
 # Between two turns, however many answers come.
 _LEAST_SECONDS = 0.25
+# A turn for a fault that is due: so long after that moment, and no sooner than this part of an interval.
+_PAST_SECONDS, _SOONEST = 0.05, 1 / 5
 
 
 class WatchGoneError(Exception):
@@ -127,7 +130,7 @@ class Watchdog:
             due = min(due, time.monotonic())
 
     async def _turn(self, surveyor: Surveyor, executor: Executor, due: float, began: float) -> float:
-        """One turn; seconds until the next. Raises ClusterError where it could not be made."""
+        """One turn; seconds from its begin to the next. Raises ClusterError where it could not be made."""
         survey = await surveyor.read()
         self.selected = frozenset(one.name for one in survey.selection.chosen)
         self.turned_at = self._clock()
@@ -150,7 +153,12 @@ class Watchdog:
         if made.arm:
             surveyor.live.arm(made.arm)
         self._post(self._tell(survey, made, left, said, due, began))
-        return made.recheck_after
+        fault = fault_due(verdicts, self._clock())
+        if fault is None:
+            return made.recheck_after
+        # At the moment at which it has held long enough, not up to an interval later.
+        pause = max(fault + _PAST_SECONDS, self._policy.interval_seconds * _SOONEST)
+        return min(made.recheck_after, time.monotonic() - began + pause)
 
     async def _write_watch(
         self, survey: Survey, made: Plan, said: Iterable[plan_conditions.Said], now: float
