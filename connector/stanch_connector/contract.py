@@ -132,11 +132,12 @@ class Requests(TypedDict):
 
 
 class KitState(TypedDict, total=False):
-    """What the kit says of itself. ready: what ROUTE_READY would say. pinSeconds, leaseSeconds: of the
-    connector, null where it has none. errors: exceptions caught in the kit's own hooks, by hook, of all
-    processes. fixHits: requests that the fix reported and the stock connector would have lost. releases: by
-    Way. refusals: requests that a release did not touch, by Refusal. malformed: texts of annotations, and
-    lines of their file, that were not understood."""
+    """What the kit says of itself. ready: what ROUTE_READY would say. engineIds: by rank, the id by which
+    its peers know it (RequestEntry.remoteEngine of theirs), of the ranks that say so. pinSeconds,
+    leaseSeconds: of the connector, null where it has none. errors: exceptions caught in the kit's own
+    hooks, by hook, of all processes. fixHits: requests that the fix reported and the stock connector would
+    have lost. releases: by Way. refusals: requests that a release did not touch, by Refusal. malformed:
+    texts of annotations, and lines of their file, that were not understood."""
 
     schema: str
     contract: int
@@ -144,6 +145,7 @@ class KitState(TypedDict, total=False):
     vllm: str
     connector: str | None
     role: str | None
+    engineIds: dict[str, str]
     fix: Fix
     fixReason: str
     bootId: str

@@ -248,6 +248,25 @@ class TestState:
         assert body["errors"] == {"add_request": 4, "_free_request": 2}
         assert body["disabled"] == "add_request failed"
 
+    def test_each_rank_says_by_which_id_its_peers_know_it(self) -> None:
+        def reply(rank: int, question: str) -> str | None:
+            # The second does not answer, the third has no connector.
+            own: list[dict[str, Any] | None] = [{"engineId": "e_dp0"}, None, {"engineId": None}]
+            return None if own[rank] is None else json.dumps(RANK_STATE | own[rank])  # type: ignore[operator]
+
+        app = FakeApp(FakeCores(reply, ranks=(0, 1, 2)))
+        app.state.vllm_config = _config(data_parallel_size=3)
+        body = get(app, contract.ROUTE_STATE).json()
+        assert body["engineIds"] == {"0": "e_dp0"}
+
+    def test_the_id_of_a_lone_engine_that_hangs_is_its_configuration_s(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(routes, "STATE_DEADLINE_SECONDS", 0.05)
+        app = FakeApp(FakeCores(lambda *_: None))
+        app.state.vllm_config = _config()
+        assert get(app, contract.ROUTE_STATE).json()["engineIds"] == {"0": "e"}
+
     def test_a_hung_engine_does_not_keep_it_waiting(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(routes, "STATE_DEADLINE_SECONDS", 0.05)
         body = get(FakeApp(FakeCores(lambda *_: None)), contract.ROUTE_STATE).json()
@@ -556,6 +575,30 @@ class TestCommandsRoute:
 )
 def test_methods(path: str, method: str, status: int) -> None:
     assert get(FakeApp(FakeCores(replies)), path, method=method).status == status
+
+
+def _config(engine_id: object = "e", **parallel: int) -> SimpleNamespace:
+    transfer = SimpleNamespace(
+        kv_connector="NixlConnector", kv_role="kv_both", engine_id=engine_id, kv_connector_extra_config={}
+    )
+    how = {"data_parallel_size": 1, "data_parallel_rank": 0, **parallel}
+    return SimpleNamespace(kv_transfer_config=transfer, parallel_config=SimpleNamespace(**how))
+
+
+@pytest.mark.parametrize(
+    ("config", "ids"),
+    [
+        (_config(), {"0": "e"}),
+        (_config(data_parallel_size=2), {}),
+        (_config(data_parallel_rank=3), {}),
+        (_config(engine_id=None), {}),
+        (SimpleNamespace(kv_transfer_config=None, parallel_config=None), {}),
+        (None, {}),
+    ],
+    ids=["alone", "data parallel", "a rank of its own", "no id", "no connector", "no configuration"],
+)
+def test_the_configuration_tells_the_id_of_a_lone_engine_only(config: Any, ids: dict[str, str]) -> None:
+    assert facts(config, (0, 29))["engineIds"] == ids
 
 
 @pytest.mark.parametrize(

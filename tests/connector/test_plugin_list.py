@@ -16,7 +16,7 @@ from stanch_connector.engine.hooks import attach
 from stanch_connector.engine.ids import client_id
 from stanch_connector.engine.kit import Kit, answer, kit_of
 from stanch_connector.engine.layout import HOOKED, HOOKED_CONNECTOR, UnknownLayoutError
-from stanch_connector.engine.seams import fix_of
+from stanch_connector.engine.seams import engine_id_of, fix_of
 from stanch_connector.ledger import Ledger
 from tests.connector.picture import Connector, Scheduler, Status, request
 
@@ -396,3 +396,23 @@ def test_the_connectors_own_errors_are_told_as_well() -> None:
     kit.guard.failed("question", RuntimeError())
     assert kit.state()["errors"] == {"question": 1, "connector.mark": 1}
     assert kit.summary()["errors"] == 2
+
+
+@pytest.mark.parametrize(
+    ("connector", "own"),
+    [
+        (SimpleNamespace(engine_id="e_dp1"), "e_dp1"),
+        (SimpleNamespace(_connectors=[SimpleNamespace(), SimpleNamespace(engine_id="e")]), "e"),
+        (SimpleNamespace(engine_id=7), None),
+        (SimpleNamespace(), None),
+        (None, None),
+    ],
+    ids=["of its own", "of one within it", "no text", "none", "no connector"],
+)
+def test_the_id_by_which_peers_know_the_engine(connector: Any, own: str | None) -> None:
+    assert engine_id_of(SimpleNamespace(connector=connector)) == own
+
+
+def test_the_state_says_it(kit: Kit, scheduler: Scheduler) -> None:
+    scheduler.connector.engine_id = "e"
+    assert kit.state()["engineId"] == "e"

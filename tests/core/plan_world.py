@@ -51,6 +51,7 @@ class Sim:
     starts: float = 20.0
     leaks_again: bool = False
     peer_of_stuck: str | None = None
+    transfer_id: str = ""
     life: int = 1
     run: int = 1
     down_until: float | None = 0.0
@@ -143,7 +144,16 @@ class World:
         )
         engines = sim.engines or (sim.key,)
         return Unit(
-            sim.key, sim.role, (pod,), engines, "d", sim.way, "", sim.not_remade, sim.peers, sim.conflict
+            sim.key,
+            sim.role,
+            (pod,),
+            engines,
+            "d",
+            sim.way,
+            not_remade=sim.not_remade,
+            transfer_ids=(sim.transfer_id or f"id-{sim.key}",),
+            peers=sim.peers,
+            conflict=sim.conflict,
         )
 
     def verdicts(self) -> list[Verdict]:
@@ -175,7 +185,8 @@ class World:
         if not sim.leak:
             return ()
         refusal = None if sim.releasable else "a read is under way"
-        return (Stuck(f"cmpl-{sim.key}", 300.0, 10, True, sim.releasable, refusal, "e", sim.peer_of_stuck),)
+        remote = None if sim.peer_of_stuck is None else f"id-{sim.peer_of_stuck}"
+        return (Stuck(f"cmpl-{sim.key}", 300.0, 10, True, sim.releasable, refusal, remote),)
 
     def turn(self) -> Plan:
         """One turn. A kill inside it loses what this process was told, and nothing that was written."""

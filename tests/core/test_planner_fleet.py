@@ -388,6 +388,30 @@ def test_a_decode_whose_requests_wait_for_a_live_peer_is_repaired_though_another
     assert order_of(world) == ["d1"]
 
 
+def test_a_decode_of_whose_peer_nothing_is_known_is_repaired() -> None:
+    """The kit of the peer is older, and does not say its id."""
+    decode = Sim("d1", leak=0.7, signature=Signature.PARKED_REMOTE_KV, peers=("p1",), peer_of_stuck="p9")
+    world = fleet(decode, Sim("d2"), Sim("p1", Role.PREFILL, blind=True)).run(30)
+    assert order_of(world) == ["d1"]
+    assert [one.peer for one in world.only().stuck] == [None]
+
+
+def test_stuck_requests_name_the_peer_that_they_pull_from_also_after_its_restart() -> None:
+    decode = Sim("d1", leak=0.7, signature=Signature.PARKED_REMOTE_KV, peers=("p1",), peer_of_stuck="p1")
+    world = fleet(decode, Sim("d2", not_ready=True), Sim("p1", Role.PREFILL)).run(3)
+    assert [one.peer for one in world.only().stuck] == ["p1"]
+    world.units["p1"].transfer_id = "another"
+    world.run(20)
+    assert [one.peer for one in world.only().stuck] == ["p1"]
+
+
+def test_an_id_that_two_peers_have_names_neither() -> None:
+    decode = Sim("d1", leak=0.7, signature=Signature.PARKED_REMOTE_KV, peers=("p1", "p2"), peer_of_stuck="p1")
+    twin = Sim("p2", Role.PREFILL, transfer_id="id-p1")
+    world = fleet(decode, Sim("d2", not_ready=True), Sim("p1", Role.PREFILL), twin).run(3)
+    assert [one.peer for one in world.only().stuck] == [None]
+
+
 @pytest.mark.parametrize("why", ["a rollout", "a node drain", "a scale-down"])
 def test_what_goes_anyway_is_left_alone(why: str) -> None:
     world = fleet(Sim("d1", leak=0.7, leaving=why), Sim("d2")).run(10)

@@ -50,6 +50,20 @@ def test_a_list_is_read() -> None:
     assert (first.remote_engine, first.way, first.stuck, second.stuck) == ("prefill-3", "freed", True, False)
 
 
+@pytest.mark.parametrize(
+    ("given", "ids"),
+    [
+        ({"0": "e_dp0", "1": "e_dp1"}, {"0": "e_dp0", "1": "e_dp1"}),
+        ({"0": "e", "1": None, "2": 7, "3": ""}, {"0": "e"}),
+        (["e"], {}),
+        (None, {}),
+    ],
+    ids=["each rank's", "those that make sense", "none", "an older kit"],
+)
+def test_the_ids_by_which_peers_know_its_ranks(given: object, ids: dict[str, str]) -> None:
+    assert told(FakeKit() if given is None else FakeKit(engineIds=given)).engine_ids == ids
+
+
 def test_a_newer_contract_is_read_by_what_is_known_of_it() -> None:
     """Keys and values may be added: those that are not known are passed over, and accuse nobody."""
     server = FakeKit(

@@ -17,8 +17,8 @@ OLD_VARIABLE = "VLLM_NIXL_ABORT_REQUEST_TIMEOUT"
 
 
 def facts(vllm_config: Any, version: tuple[int, int] | None) -> KitState:
-    """connector, role, leaseSeconds, pinSeconds, bidirectional; null is what cannot be told or is not
-    there."""
+    """connector, role, engineIds, leaseSeconds, pinSeconds, bidirectional; null is what cannot be told or is
+    not there."""
     transfer = getattr(vllm_config, "kv_transfer_config", None)
     connector = getattr(transfer, "kv_connector", None)
     state: KitState = {
@@ -27,6 +27,7 @@ def facts(vllm_config: Any, version: tuple[int, int] | None) -> KitState:
         "pinSeconds": None,
         "leaseSeconds": None,
         "bidirectional": None,
+        "engineIds": _engine_ids(vllm_config, transfer),
     }
     extra = getattr(transfer, "kv_connector_extra_config", None)
     if not connector or not _may_be_nixl(transfer) or not isinstance(extra, Mapping) or version is None:
@@ -41,6 +42,16 @@ def facts(vllm_config: Any, version: tuple[int, int] | None) -> KitState:
     state["leaseSeconds"] = lease
     state["pinSeconds"] = pin if bidirectional else None
     return state
+
+
+def _engine_ids(vllm_config: Any, transfer: Any) -> dict[str, str]:
+    """Of an engine that is alone, whose id is the configuration's; with data parallelism each rank has
+    another (v1/engine/core.py, 0.18 to 0.33), which only the rank itself knows."""
+    parallel = getattr(vllm_config, "parallel_config", None)
+    alone = getattr(parallel, "data_parallel_size", None) == 1
+    alone = alone and not getattr(parallel, "data_parallel_rank", 0)
+    own = getattr(transfer, "engine_id", None)
+    return {"0": own} if alone and isinstance(own, str) and own else {}
 
 
 def _may_be_nixl(transfer: Any) -> bool:

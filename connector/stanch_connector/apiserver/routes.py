@@ -145,7 +145,9 @@ def _merge(body: contract.KitState, said: ask.Answers, guards: list[Guard]) -> N
     worst = ("unpatched", "off", "active", "not-needed")
     fixes: list[tuple[int, str, str]] = []
     releases, refusals, hits = Counter[str](), Counter[str](), 0
-    for reply in said.answers.values():
+    for rank, reply in said.answers.items():
+        if isinstance(own := reply.get("engineId"), str):
+            body.setdefault("engineIds", {})[str(rank)] = own
         releases.update(reply.get("releases", {}))
         refusals.update(reply.get("refusals", {}))
         hits += reply.get("fixHits", 0)

@@ -81,6 +81,7 @@ class Kit:
         return {
             "fix": fix,
             "fixReason": reason,
+            "engineId": seams.engine_id_of(self._scheduler),
             "errors": self._errors(),
             **self._counts(),
             "disabled": self.guard.disabled or self.unknown,

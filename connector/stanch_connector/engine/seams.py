@@ -37,6 +37,16 @@ def fix_of(scheduler: Any) -> tuple[Fix, str]:
     return "unpatched", f"the stock connector is loaded: {names}"
 
 
+def engine_id_of(scheduler: Any) -> str | None:
+    """The id by which the peers' connectors know this engine; with data parallelism vLLM gives each rank its
+    own, the configured one with _dpN (v1/engine/core.py). None: it has no connector, or that does not say."""
+    for part in parts_of(scheduler):
+        own = getattr(part, "engine_id", None)
+        if isinstance(own, str) and own:
+            return own
+    return None
+
+
 def parts_of(scheduler: Any) -> list[Any]:
     """The scheduler's connector, and those within it."""
     connector = getattr(scheduler, "connector", None)

@@ -106,8 +106,9 @@ class Unit:
     key: stays the same when its pods are replaced under the same name (namespace/name of the pod or group).
     pods: those with an engine's port, the first is the one that a restart goes to. engines: as the verdicts
     name them. way_why: why it is no restart in place. not_remade: why an evicted pod of it would not be made
-    anew, and what a person can do, as a sentence; "" where it would be. peers: keys of the units on the other
-    side of its KV transfers.
+    anew, and what a person can do, as a sentence; "" where it would be. transfer_ids: by which the connectors
+    of its peers know its engines, as far as that is known. peers: keys of the units on the other side of its
+    KV transfers.
     conflict: another watch that selects it too.
     """
 
@@ -119,6 +120,7 @@ class Unit:
     way: Way = Way.IN_PLACE
     way_why: str = ""
     not_remade: str = ""
+    transfer_ids: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     conflict: str | None = None
 

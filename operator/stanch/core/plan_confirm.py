@@ -177,7 +177,8 @@ def _released(incident: Incident) -> Step | None:
 def noted(scene: Scene, incident: Incident, said: list[Confirmation]) -> Incident:
     """With what a confirmation brought: that it was seen, and which requests are stuck. The first one also
     says what the incident is about, where that was only suspected or not written yet."""
-    stuck = tuple(request for one in said for request in one.stuck or ())
+    listed = (request for one in said for request in one.stuck or ())
+    stuck = scene.with_peers(listed, incident.stuck)
     evidence = incident.evidence
     seen = evidence.last_seen
     if seen is None:

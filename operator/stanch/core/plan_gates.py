@@ -84,9 +84,10 @@ def peers(scene: Scene, unit: Unit, incident: Incident) -> Why | None:
     waits = [stuck.peer for stuck in incident.stuck]
     parked = signature in (Signature.PARKED_REMOTE_KV, Signature.DEFERRED_STALL)
     if frozen and ((waits and all(peer in frozen for peer in waits)) or (parked and not waits)):
+        named = [key for key in frozen if key in waits] or frozen
         return (
             Reason.PEER_FROZEN,
-            f"its requests wait for {', '.join(frozen)}, which cannot answer now: if that comes back they "
+            f"its requests wait for {', '.join(named)}, which cannot answer now: if that comes back they "
             f"end by themselves (waits {PEER_WAIT_SECONDS:.0f} s at most)",
         )
     return None

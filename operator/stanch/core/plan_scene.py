@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from stanch.core.fleet import CommandOutcome, Fleet, Pod, Unit
-from stanch.core.history import Confirmation, History, Incident, Ledger, Outcome, StepName
+from stanch.core.history import Confirmation, History, Incident, Ledger, Outcome, StepName, Stuck
 from stanch.core.plan_limits import ASK_AGAIN_SECONDS, CORDON_LEASE_SECONDS, CORDON_RENEW_SECONDS, Limits
 from stanch.core.plan_types import Action, Deferral, Precondition, Reason, Verb
 from stanch.core.verdict import Answer, Signature, State, Verdict
@@ -34,6 +36,11 @@ class Scene:
         for incident in history.incidents:
             self.past.setdefault(incident.unit, []).append(incident)
         self._frozen: dict[str, bool] = {}
+        # A copied id (one that is fixed in the arguments of several) names nobody.
+        owners = Counter(own for unit in fleet.units for own in unit.transfer_ids)
+        self._by_transfer_id = {
+            own: unit.key for unit in fleet.units for own in unit.transfer_ids if owners[own] == 1
+        }
         self.outcomes: Mapping[str, Outcome] = {o.key: o for o in sorted(history.outcomes, key=lambda o: o.t)}
         self.at_work: Mapping[str, Incident] = {i.unit: i for i in history.incidents if i.open and i.steps}
         self.blind_fleet = self._blind_fleet()
@@ -128,6 +135,15 @@ class Scene:
             for verdict in self.of(unit)
         )
         return stuck or not unit.available
+
+    def with_peers(self, listed: Iterable[Stuck], before: Iterable[Stuck]) -> tuple[Stuck, ...]:
+        """The listed requests with the unit that each pulls from, where an engine there has said its id, or
+        had when the list was made before: a peer that restarts has another."""
+        known = {one.id: one.peer for one in before}
+        return tuple(
+            replace(one, peer=self._by_transfer_id.get(one.remote_engine or "", known.get(one.id)))
+            for one in listed
+        )
 
     def live_peers(self, unit: Unit) -> tuple[str, ...]:
         return tuple(key for key in unit.peers if key in self.units and not self.frozen(key))

@@ -30,10 +30,13 @@ _APART_SECONDS, _MEMORY_SECONDS = 1.0, 30.0
 @dataclass(slots=True)
 class _Known:
     """facts: the kit's last answer to us, with its time. counts: (time, requests seen so far) of the last
-    readings."""
+    readings. ids: by which its peers know its ranks, of the process with that boot id: an engine that hangs
+    does not say them any more."""
 
     facts: Facts | None = None
     facts_at: float = 0.0
+    boot_id: str = ""
+    ids: dict[str, str] = field(default_factory=dict)
     counts: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=64))
 
 
@@ -75,14 +78,18 @@ class Hearing:
         facts = known.facts if health is not None else self._live.facts(name)
         if health is None:
             known.facts = None
+        if facts is not None:
+            before = known.ids if facts.boot_id == known.boot_id else {}
+            known.boot_id, known.ids = facts.boot_id, {**before, **facts.engine_ids}
+        ids = tuple(known.ids.values())
         scrape = self._live.newest(name)
         if scrape is None:
-            return Heard(healthy=health, kit=facts)
+            return Heard(healthy=health, kit=facts, transfer_ids=ids)
         if health is None:
             health = scrape.problem is None
         running = _sum(sample.running for sample in scrape.samples)
         engines = tuple(sample.engine for sample in scrape.samples)
-        return Heard(engines, running, self._arriving(known, scrape), health, facts)
+        return Heard(engines, running, self._arriving(known, scrape), health, facts, ids)
 
     def _arriving(self, known: _Known, scrape: Scrape) -> bool | None:
         """Whether requests came since a reading of at least a second before; None: cannot be told."""

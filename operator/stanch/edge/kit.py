@@ -59,7 +59,8 @@ class KitError(Exception):
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What /state says; None: it does not say. role: only where kv_role tells it (kv_both does not). fix: one
-    of contract.Fix, fix_reason: a sentence."""
+    of contract.Fix, fix_reason: a sentence. engine_ids: by rank, the id by which its peers know it, of those
+    that say so."""
 
     boot_id: str
     kit: str | None = None
@@ -75,6 +76,7 @@ class Facts:
     cordoned: bool | None = None
     cordon_incident: str | None = None
     disabled: str | None = None
+    engine_ids: Mapping[str, str] = field(default_factory=dict)
     outcomes: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
 
@@ -210,8 +212,14 @@ def facts_of(data: Mapping[str, Any]) -> Facts:
         cordoned=_truth(data.get("cordoned")),
         cordon_incident=said(data, "cordonIncident"),
         disabled=said(data, "disabled"),
+        engine_ids=_ids(data.get("engineIds")),
         outcomes=tuple(o for o in outcomes if isinstance(o, dict)) if isinstance(outcomes, list) else (),
     )
+
+
+def _ids(value: object) -> dict[str, str]:
+    found = value.items() if isinstance(value, dict) else ()
+    return {str(rank): own for rank, given in found if (own := _text(given)) is not None}
 
 
 def _truth(value: object) -> bool | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 from pydantic import ValidationError
@@ -238,7 +238,7 @@ class Surveyor:
                 name = target_name(one, port)
                 if name in changed:
                     each = changed[name]
-                    changed[name] = Heard(each.engines, each.running, each.arriving, False, each.kit)
+                    changed[name] = replace(each, healthy=False)
         return changed
 
 

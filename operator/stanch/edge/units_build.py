@@ -37,7 +37,8 @@ class Heard:
 
     engines: as the verdicts name them, one per rank. running: requests under way, of all its ranks.
     arriving: whether its request counter moved between the last two readings. healthy: whether it answered
-    /health, or where that was not asked, gave a page. kit: None where no kit answered.
+    /health, or where that was not asked, gave a page. kit: None where no kit answered. transfer_ids: by which
+    its peers' connectors know its ranks.
     """
 
     engines: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Heard:
     arriving: bool | None = None
     healthy: bool | None = None
     kit: Facts | None = None
+    transfer_ids: tuple[str, ...] = ()
 
 
 _NOTHING = Heard()
@@ -101,6 +103,9 @@ def build(
         way=how.way,
         way_why=how.why,
         not_remade=_not_remade(ordered),
+        transfer_ids=tuple(
+            own for one in serving for said in _targets(one, heard) for own in said.transfer_ids
+        ),
         conflict=" and ".join(conflicts) or None,
     )
     side = tuple(label(lead.raw, key) for key in _SLICE_OF)

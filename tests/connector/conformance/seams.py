@@ -160,6 +160,7 @@ SEAMS: tuple[Seam, ...] = (
     _attribute("Scheduler", "list", _scheduler, "skipped_waiting", "deferred_waiting"),
     _attribute("Scheduler", "list", _scheduler, "requests"),
     _attribute("Scheduler", "list", _scheduler, "connector"),
+    _attribute("NIXL connector", "state", _nixl, "engine_id"),
     _called("KVCacheManager", "list", lambda tree: tree.manager, "get_blocks", ("request_id",)),
     _attribute("KVCacheManager", "list", lambda tree: tree.manager, "block_pool"),
     _attribute("BlockPool", "list", lambda tree: tree.pool, "num_gpu_blocks"),
