@@ -123,6 +123,17 @@ def test_a_request_goes_to_the_rank_that_it_names_else_to_each_in_turn() -> None
     play(script)
 
 
+def test_what_its_peers_know_each_rank_by_is_what_its_kit_tells() -> None:
+    async def script(s: Scene) -> None:
+        seen = {}
+        for rank in range(3):
+            _, said = await s.ask(rank, kv_transfer_params={"do_remote_decode": True})
+            seen[str(rank)] = said["kv_transfer_params"]["remote_engine_id"]
+        assert (await kit.state(s.http, s.decode)).engine_ids == seen
+
+    play(script)
+
+
 @pytest.mark.parametrize("rank", ["3", "-1", "none"])
 def test_a_rank_that_is_not_there_is_refused(rank: str) -> None:
     async def script(s: Scene) -> None:

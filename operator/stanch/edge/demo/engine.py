@@ -94,6 +94,7 @@ class Engine:
             settings.api_key,
             settings.token_file,
             settings.annotations,
+            tuple(self._transfer_id(rank) for rank in ranks),
         )
         self.kit = Kit(self.cores, about) if settings.kit else None
 
@@ -162,6 +163,10 @@ class Engine:
             raise BadRequestError(f"data_parallel_rank {rank} is out of range [0, {len(self.cores)})")
         return rank
 
+    def _transfer_id(self, rank: int) -> str:
+        """Each rank of several has an id of its own (vllm/v1/engine/core.py, 0.29.0)."""
+        return f"{self.engine_id}_dp{rank}" if len(self.cores) > 1 else self.engine_id
+
     def _handover(self, ask: Ask, request: web.Request, rank: int) -> dict[str, Any]:
         """The kv_transfer_params under which a decode can read what is held for it now."""
         # Where this very request came in: the port may be any free one, the host a wildcard.
@@ -171,8 +176,7 @@ class Engine:
             "do_remote_prefill": True,
             "do_remote_decode": False,
             "remote_block_ids": [list(range(blocks))],
-            # Each rank of several has an id of its own (vllm/v1/engine/core.py, 0.29.0).
-            "remote_engine_id": f"{self.engine_id}_dp{rank}" if len(self.cores) > 1 else self.engine_id,
+            "remote_engine_id": self._transfer_id(rank),
             "remote_request_id": ask.id,
             "remote_host": self.settings.advertise or host,
             "remote_port": port,

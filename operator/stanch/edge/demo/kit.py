@@ -43,6 +43,7 @@ class About:
     api_key: str | None = None
     token_file: str | None = None
     annotations: str | None = None
+    engine_ids: tuple[str, ...] = ()
 
 
 class Kit:
@@ -132,6 +133,7 @@ class Kit:
             "vllm": self._about.vllm,
             "connector": "NixlConnector",
             "role": _ROLES[self._about.role],
+            "engineIds": {str(rank): own for rank, own in enumerate(self._about.engine_ids)},
             "fix": "off",
             "fixReason": "the engine is simulated, and has the defect",
             "bootId": self._boot_id,
