@@ -1,7 +1,7 @@
 # One word per job. Every target brings its own environment (.venv, from the lock).
 PYTHON ?= python3
 PY := .venv/bin/python
-.PHONY: picture setup demo test test-pythons verify fmt test-engines test-all engines bench bench-engines lock clean \
+.PHONY: picture setup demo test test-pythons verify fmt test-engines test-all test-e2e engines bench bench-engines lock clean \
   cluster-up cluster-down test-cluster cluster-helm crash-full
 
 setup: .venv/.done
@@ -66,7 +66,11 @@ crash-full: setup
 cluster-helm: setup
 	$(ON_BED) helm
 
-test-all: test test-engines test-cluster
+# The operator and real engines in pods. They come from the node's own files, so it is the bed always.
+test-e2e: engines
+	$(ON_BED) run -- $(PY) -m pytest -m e2e
+
+test-all: test test-engines test-cluster test-e2e
 
 bench: setup
 	$(PY) -m bench.kit

@@ -11,6 +11,7 @@ TIERS = {
     "unit": "nothing but `make setup`",
     "engine": "real vLLM engines on the CPU: `make test-engines` (installs 7 GB outside the checkout, once)",
     "cluster": "a real Kubernetes: `make test-cluster` (root; built once, outside the checkout, in 8 min)",
+    "e2e": "real vLLM engines on a real Kubernetes: `make test-e2e` (what the two tiers before need)",
 }
 
 _ran: Counter[str] = Counter()

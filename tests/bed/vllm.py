@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.engine import install
 from tests.engine.client import MODEL_NAME
 from tests.engine.kit import MIDDLEWARE, kit_path
 from tests.engine.model import write_model
+from tests.engine.weights import NEEDS, write_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +41,34 @@ class Vllm:
         if found is None:
             raise BedError(f"vLLM {version} is not installed; run `make engines`")
         model = write_model(directory / "model")
+        write_weights(model)
         return cls(found, model, tuple(kit_path(directory / "kit")), directory)
 
     def pod(
-        self, name: str, role: Role, inject: bool = False, fixed: bool = False, arguments: Sequence[str] = ()
+        self,
+        name: str,
+        role: Role,
+        *,
+        inject: bool = False,
+        fixed: bool = False,
+        kit: bool = True,
+        step_ms: int = 0,
     ) -> Object:
-        """One engine with the kit: 100 usable blocks of 32 tokens. inject: the test's own way to leak;
-        fixed: Stanch's connector. arguments: more of vLLM's own."""
+        """One engine: 100 usable blocks of 32 tokens, and weights with which every block counts. inject: the
+        tests' own way to leak (tests/engine/injector.py); fixed: Stanch's connector; kit: without, a stock
+        engine whose readiness is /health. step_ms: a model so slow, for an engine that injects."""
         container: Object = {
             "name": "vllm",
             "image": HOST_IMAGE,
             "imagePullPolicy": "Never",
-            "command": [*self._command(role, inject, fixed), *arguments],
+            "command": self._command(role, inject, fixed, kit, step_ms),
             "env": [
                 *_addresses(),
-                *({"name": key, "value": value} for key, value in self._settings().items()),
+                *({"name": key, "value": value} for key, value in self._settings(kit).items()),
             ],
             "ports": [{"name": "http", "containerPort": PORT}],
-            "startupProbe": {**_probe("/health"), "failureThreshold": 300},
-            "readinessProbe": {**_probe(ROUTE_READY), "failureThreshold": 1},
+            "startupProbe": {**_probe("/health"), "failureThreshold": 900},
+            "readinessProbe": {**_probe(ROUTE_READY if kit else "/health"), "failureThreshold": 1},
         }
         directory, _, file = DEFAULT_ANNOTATIONS.rpartition("/")
         items = [{"path": file, "fieldRef": {"fieldPath": "metadata.annotations"}}]
@@ -93,7 +102,7 @@ class Vllm:
         paths = [Path("/usr"), install.cache_directory(), REPOSITORY, self.directory]
         return [str(path) for path in [*paths, *([] if prefix.is_relative_to("/usr") else [prefix])]]
 
-    def _command(self, role: Role, inject: bool, fixed: bool) -> list[str]:
+    def _command(self, role: Role, inject: bool, fixed: bool, kit: bool, step_ms: int) -> list[str]:
         transfer: dict[str, Any] = {
             "kv_connector": "NixlConnector",
             "kv_role": "kv_producer" if role == "prefill" else "kv_consumer",
@@ -105,6 +114,8 @@ class Vllm:
         elif fixed:
             transfer["kv_connector"] = "StanchNixlConnector"
             transfer["kv_connector_module_path"] = "stanch_connector.connector"
+        if step_ms:
+            transfer["kv_connector_extra_config"] = {"stanch_step_delay_ms": step_ms}
         sizes = [
             "--max-model-len=512",
             "--max-num-seqs=16",
@@ -114,13 +125,13 @@ class Vllm:
         return [
             *[str(self.installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(self.model)],
             *[f"--served-model-name={MODEL_NAME}", "--host=0.0.0.0", f"--port={PORT}"],
-            *["--disable-uvicorn-access-log", "--load-format=dummy", "--enforce-eager", *sizes],
-            *["--kv-transfer-config", json.dumps(transfer), *MIDDLEWARE],
+            *["--disable-uvicorn-access-log", *NEEDS, "--enforce-eager", *sizes],
+            *["--kv-transfer-config", json.dumps(transfer), *(MIDDLEWARE if kit else ())],
         ]
 
-    def _settings(self) -> dict[str, str]:
+    def _settings(self, kit: bool) -> dict[str, str]:
         inside = REPOSITORY / "tests/engine/inside"
-        path = [inside, *self.installed.python_path, *self.kit, REPOSITORY]
+        path = [inside, *self.installed.python_path, *(self.kit if kit else ()), REPOSITORY]
         return {
             "PYTHONPATH": os.pathsep.join(str(one) for one in path),
             "PYTHONDONTWRITEBYTECODE": "1",

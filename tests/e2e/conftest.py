@@ -1,0 +1,70 @@
+"""Fixtures of the end-to-end tier: the bed, real engines in it, and the operator."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.bed.cluster import Access, Cluster, Namespace
+from tests.bed.place import BedError
+from tests.bed.vllm import Vllm
+from tests.cluster.installed import installed
+from tests.cluster.scenes import operating
+from tests.e2e.stage import STEP_MS, Stage
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    found = Access.given()
+    if found is None or found.bed is None:
+        pytest.skip("real engines come from the node's own files, so they run in the bed only")
+    with Cluster(found) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One prefill and two decodes: d0 with the stock connector, the kit beside it, d1 with Stanch's. Both
+    have the fault planted. An operator that acts."""
+    try:
+        vllm = Vllm.prepare(tmp_path_factory.mktemp("engines"))
+    except BedError as error:
+        pytest.skip(str(error))
+    directory = tmp_path_factory.mktemp("operator")
+    namespace = Namespace(cluster, f"e2e-{uuid.uuid4().hex[:8]}")
+    namespace.make()
+    try:
+        with installed(cluster, directory) as found, operating(found, directory) as operator:
+            played = Stage(namespace, operator)
+            played.engines(
+                vllm.pod("p0", "prefill"),
+                vllm.pod("d0", "decode", inject=True, step_ms=STEP_MS),
+                vllm.pod("d1", "decode", inject=True, fixed=True, step_ms=STEP_MS),
+            )
+            yield played
+    finally:
+        namespace.remove()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a failed test's incidents, pods, and the ends of the logs."""
+    report = yield
+    arguments: dict[str, Any] = getattr(item, "funcargs", {})
+    played = arguments.get("stage")
+    if report.failed and isinstance(played, Stage):
+        report.sections.append(("end to end", _story(played)))
+    return report
+
+
+def _story(played: Stage) -> str:
+    parts = [played.scene.story(), played.namespace.story()]
+    for pod in played.scene.ips:
+        parts += [f"--- {pod}", played.namespace.kubectl("logs", pod, "--tail=25")]
+    parts += ["--- operator", *(str(line) for line in played.scene.operator.lines()[-60:])]
+    return "\n".join(parts)
