@@ -114,12 +114,16 @@ def test_what_an_earlier_dry_run_has_said_is_said_again() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "reason"),
-    [(replace(ENFORCE, mode=Mode.DISABLED), "Disabled"), (replace(ENFORCE, paused=True), "Paused")],
-    ids=["disabled", "paused"],
+    [
+        (replace(ENFORCE, mode=Mode.DISABLED), "Disabled"),
+        (replace(ENFORCE, paused=True), "Paused"),
+        (replace(ENFORCE, unable="no such source"), "Unsupported"),
+    ],
+    ids=["disabled", "paused", "unable"],
 )
 def test_what_is_switched_off(limits: Limits, reason: str) -> None:
-    (found,) = foreseen(world(decode("a", leak=0.7), limits=limits))
-    assert found.reason == reason
+    found = foreseen(world(decode("a", leak=0.7), limits=limits))[0]
+    assert (found.unit, found.reason) == ("a", reason)
 
 
 def test_an_engine_that_was_never_read_is_no_healthy_one() -> None:

@@ -226,8 +226,29 @@ def test_a_pod_that_changed_since_it_was_listed_is_looked_at_again(tmp_path: Pat
         s.cluster.refuse = refuse
         async with s.watchdog():
             await until(s.ended, 30)
+            await until(lambda: not s.cluster.marks("d0"), 30)
         assert s.status["code"] == "Released"
         assert s.cluster.writes().count("PATCH pods/d0") == 2 + 2  # then the release, and what is lifted
+
+    play(tmp_path, script)
+
+
+def test_a_watch_of_a_source_that_is_not_built_says_so_and_watches_nothing(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.watch(source="Prometheus", prometheus={"url": "http://prometheus.monitoring:9090"})
+        async with s.watchdog() as dog:
+            await until(s.turned, 30)
+            turns = s.cluster.seen.count("GET pods")
+            for _ in range(3):
+                dog.wake()
+                await until(lambda: s.cluster.seen.count("GET pods") > turns, 30)  # noqa: B023
+                turns = s.cluster.seen.count("GET pods")
+        status = s.cluster.objects["leakwatches", "shop"]["status"]
+        ready = next(one for one in status["conditions"] if one["type"] == "Ready")
+        assert (ready["status"], ready["reason"]) == ("False", "Unsupported")
+        assert "spec.source is Prometheus" in ready["message"]
+        assert [(one["units"], one["engines"]) for one in status["roles"]] == [(1, 0)]
+        assert (s.engine.paths, s.cluster.incidents) == ([], [])
 
     play(tmp_path, script)
 

@@ -69,6 +69,8 @@ def of_incident(incident: Incident) -> tuple[Said, ...]:
 def _ready(fleet: Fleet, read: list[Verdict], blind: list[Verdict], limits: Limits) -> Said:
     if limits.mode is Mode.DISABLED:
         return Said("Ready", False, "Disabled", "spec.mode is Disabled")
+    if limits.unable:
+        return Said("Ready", False, Reason.UNABLE.value, limits.unable)
     if not fleet.units:
         return Said("Ready", False, "NoEngines", "no pod is selected: see spec.roles")
     if len(blind) == len(read):

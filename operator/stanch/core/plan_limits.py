@@ -41,7 +41,8 @@ class MaxUnavailable:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A watch's spec as far as the planner needs it. Seconds in the names; floor_ratio: usage below it is
-    nothing. canary: whether one may be sent where there is no kit."""
+    nothing. canary: whether one may be sent where there is no kit. unable: why this version cannot do what
+    the watch asks for, "" where it can; then nothing is done."""
 
     mode: Mode = Mode.OBSERVE
     steps: frozenset[Rung] = frozenset(Rung)
@@ -56,6 +57,7 @@ class Limits:
     canary: bool = True
     interval_seconds: float = 5.0
     floor_ratio: float = 0.05
+    unable: str = ""
 
 
 HOUR: Final = 3600.0

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from stanch.api.convert import policy_of
 from stanch.api.names import ANNOTATION_RESET_BREAKER
-from stanch.api.watch import LeakWatch
+from stanch.api.watch import LeakWatch, Source
 from stanch.core.fleet import Fleet
 from stanch.core.policy import Policy
 from stanch.edge.target import Target
@@ -72,8 +72,11 @@ def targets(watch: LeakWatch, selection: Selection) -> list[Watched]:
 
     Named by the pod, or pod/port where it has several; the deployment is the watch. The policy is the
     watch's, with the lease and pin times that the engine's arguments say. A pod that is still on its first
-    start is not there yet; one whose container has restarted is, so that its restart is noticed.
+    start is not there yet; one whose container has restarted is, so that its restart is noticed. None where
+    the readings do not come from the engines themselves.
     """
+    if watch.spec.source is not Source.SCRAPE:
+        return []
     policy = policy_of(watch)
     found: list[Watched] = []
     for one in selection.chosen:
