@@ -180,8 +180,8 @@ class LeakWatchSpec(Model):
     mode: Mode = Mode.OBSERVE
     """Disabled: nothing. Observe: find, confirm, and say what would be done. Enforce: repair."""
     source: Source = Source.SCRAPE
-    """Scrape: each engine's own /metrics. Prometheus: a few queries for the whole fleet; not built yet, so such
-    a watch is not Ready and does nothing."""
+    """Scrape: each engine's own /metrics. Prometheus: a few queries for the whole fleet; not built yet:
+    such a watch is not Ready and does nothing."""
     prometheus: PrometheusSource | None = None
     """With source Prometheus only."""
     interval_seconds: Annotated[int, Field(ge=1, le=600)] = 5
