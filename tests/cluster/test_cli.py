@@ -87,7 +87,7 @@ class TestRemediate:
         assert made["metadata"]["name"].startswith("d0-")
         assert made["spec"] == {
             "podRef": {"name": "d0", "uid": pod["metadata"]["uid"]},
-            "trigger": {"type": "Person", "reason": "cache full since noon"},
+            "trigger": {"type": "Person", "by": "admin", "reason": "cache full since noon"},
             "ttlSecondsAfterFinished": 604800,
         }
         listed = cli("incidents")

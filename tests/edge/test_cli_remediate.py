@@ -19,6 +19,7 @@ row = pytest.param
 
 POD = "GET /api/v1/namespaces/shop/pods/d0"
 POST = f"POST {PATH}"
+WHO = "POST /apis/authentication.k8s.io/v1/selfsubjectreviews"
 MADE = (201, {"metadata": {"name": "d0-x7k2p", "namespace": "shop"}})
 
 
@@ -27,6 +28,7 @@ def api() -> FakeApi:
     found = FakeApi()
     found.answers[POD] = (200, {"metadata": {"name": "d0", "uid": "uid-0"}})
     found.answers[POST] = MADE
+    found.answers[WHO] = (201, {"status": {"userInfo": {"username": "oidc:ada"}}})
     return found
 
 
@@ -45,9 +47,23 @@ def test_it_names_the_pod_that_is_there_now(api: FakeApi, tmp_path: Path) -> Non
         "metadata": {"generateName": "d0-"},
         "spec": {
             "podRef": {"name": "d0", "uid": "uid-0"},
-            "trigger": {"type": "Person", "reason": "cache full since noon"},
+            "trigger": {"type": "Person", "by": "oidc:ada", "reason": "cache full since noon"},
         },
     }
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [refusal(403, "Forbidden", "not you"), (201, {"status": {}}), (404, {})],
+    ids=["forbidden", "nobody", "no such kind"],
+)
+def test_where_the_server_does_not_say_who_that_is_it_is_made_all_the_same(
+    api: FakeApi, tmp_path: Path, answer: tuple[int, Any]
+) -> None:
+    api.answers[WHO] = answer
+    assert remediate(api, tmp_path, "d0").code == 0
+    (posted,) = [found for key, found in api.asked if key == POST]
+    assert posted["spec"]["trigger"]["by"] == ""
 
 
 def test_json(api: FakeApi, tmp_path: Path) -> None:
@@ -61,12 +77,10 @@ def test_json(api: FakeApi, tmp_path: Path) -> None:
 
 
 def test_the_kind_takes_what_is_made() -> None:
-    made = LeakIncident.model_validate(body("d0", "uid-0", "why"))
-    assert (made.spec.pod_ref.uid, made.spec.trigger.type.value, made.spec.trigger.reason) == (
-        "uid-0",
-        "Person",
-        "why",
-    )
+    made = LeakIncident.model_validate(body("d0", "uid-0", "why", "u" * 300))
+    trigger = made.spec.trigger
+    assert (made.spec.pod_ref.uid, trigger.type.value, trigger.reason) == ("uid-0", "Person", "why")
+    assert trigger.by == "u" * 253
 
 
 CAUSES = [

@@ -43,7 +43,9 @@ class Scene:
         clock = Clock()
         telemetry = Telemetry(Journal(io.StringIO()), clock)
         watch = LeakWatch.model_validate(self.cluster.objects["leakwatches", "shop"])
-        async with Cluster(self.cluster.kubeconfig(), own_namespace="stanch-system", clock=clock) as cluster:
+        async with Cluster(
+            self.cluster.kubeconfig(), own_namespace="stanch-system", instance="operator-1", clock=clock
+        ) as cluster:
             dog = Watchdog(cluster, telemetry, watch, clock, lambda: self.leads)
             task = asyncio.create_task(dog.run())
             try:
@@ -101,6 +103,7 @@ def test_a_leak_is_written_down_before_it_is_released(tmp_path: Path) -> None:
         assert s.status["watch"] == "shop"
         assert "POST events" in s.cluster.seen
         assert s.status["stuckRequests"][0]["id"] == "cmpl-a"
+        assert s.cluster.incidents[0]["spec"]["trigger"] == {"type": "Watchdog", "by": "operator-1"}
 
     play(tmp_path, script)
 

@@ -28,7 +28,8 @@ class TriggerSpec(Model):
     type: Trigger = Trigger.PERSON
     """Watchdog, Person or Alert."""
     by: Annotated[str, StringConstraints(max_length=253)] = ""
-    """Who: a name, or an alert's fingerprint."""
+    """Who, as the object's maker says: the operator its identity, stanch remediate the name by which the API
+    server knows its user, an alert its fingerprint. Proof is the API server's audit log."""
     reason: Text = ""
     """Why, in words."""
 

@@ -143,7 +143,9 @@ class Recorder:
     async def _made(self, namespace: str, watch: str, incident: Incident) -> LeakIncident | None:
         """The new object, or one of that name whose making was not finished; None where it was finished."""
         try:
-            raw = await self._cluster.create_incident(namespace, body_of(namespace, incident))
+            raw = await self._cluster.create_incident(
+                namespace, body_of(namespace, incident, self._cluster.instance)
+            )
         except AlreadyExists:
             raw = await self._cluster.incident(namespace, incident.name)
             found = LeakIncident.model_validate(raw)
@@ -153,14 +155,15 @@ class Recorder:
         return LeakIncident.model_validate(raw)
 
 
-def body_of(namespace: str, incident: Incident) -> dict[str, Any]:
+def body_of(namespace: str, incident: Incident, by: str) -> dict[str, Any]:
+    """by: who writes it."""
     return {
         "apiVersion": API_VERSION,
         "kind": LEAK_INCIDENT.kind,
         "metadata": {"name": incident.name, "namespace": namespace},
         "spec": {
             "podRef": {"name": incident.pod_name, "uid": incident.pod_uid},
-            "trigger": {"type": incident.trigger.value},
+            "trigger": {"type": incident.trigger.value, "by": by[:253]},
         },
     }
 

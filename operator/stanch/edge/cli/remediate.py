@@ -55,17 +55,22 @@ def remediate(pod: str, reason: str, kube: Kube, output: str) -> int:
 
 async def _make(cluster: Cluster, namespace: str, pod: str, reason: str) -> dict[str, Any]:
     """The incident as the server made it, for the pod that has the name now. Raises ClusterError."""
-    from stanch.edge.cluster import NotFound
+    from stanch.edge.cluster import ClusterError, NotFound
 
     try:
         found = await cluster.pod(namespace, pod)
     except NotFound:
         raise NotFound(f"there is no pod {pod} in namespace {namespace}", status={"code": 404}) from None
-    return await cluster.create_incident(namespace, body(pod, found["metadata"]["uid"], reason))
+    try:
+        by = await cluster.user()
+    except ClusterError:
+        by = ""  # who it was is for people to read; the server's audit log knows it anyway
+    return await cluster.create_incident(namespace, body(pod, found["metadata"]["uid"], reason, by))
 
 
-def body(pod: str, uid: str, reason: str) -> dict[str, Any]:
+def body(pod: str, uid: str, reason: str, by: str) -> dict[str, Any]:
     """A person's LeakIncident. A second one for the same pod is another object, and ends as Duplicate.
+    by: who asks for it, as the API server knows them.
 
     The API server cuts a generateName that is too long (k8s.io/apiserver/pkg/storage/names, 1.35)."""
     from stanch.api.names import API_VERSION, LEAK_INCIDENT
@@ -77,6 +82,6 @@ def body(pod: str, uid: str, reason: str) -> dict[str, Any]:
         "metadata": {"generateName": f"{pod}-"},
         "spec": {
             "podRef": {"name": pod, "uid": uid},
-            "trigger": {"type": Trigger.PERSON.value, "reason": reason},
+            "trigger": {"type": Trigger.PERSON.value, "by": by[:253], "reason": reason},
         },
     }

@@ -21,6 +21,7 @@ from stanch.edge.cluster.refs import (
     INCIDENTS,
     OTHERS_ACCESS_REVIEWS,
     PODS,
+    SELF_REVIEWS,
     WATCHES,
     ObjectRef,
     Request,
@@ -37,7 +38,7 @@ class Cluster:
 
     kubeconfig: a file, None inside a pod (its service account). context: None for the file's current one.
     own_namespace: where the operator's Lease and its ConfigMap `stanch-stop` are. instance: which process
-    of ours this is, for Events. clock: Unix seconds. on_call: told of every request that ended.
+    of ours this is, for Events and incidents. clock: Unix seconds. on_call: told of every request that ended.
     Entering raises ClusterError where the configuration cannot be used; the server is not asked yet.
     Every method raises ClusterError or one of its kinds; those named are what a caller may expect.
     """
@@ -51,6 +52,7 @@ class Cluster:
         clock: Callable[[], float] = time.time,
         on_call: Callable[[Call], None] = lambda call: None,
     ) -> None:
+        self.instance = instance
         self._own = own_namespace
         self._clock = clock
         self._transport = Transport(kubeconfig, context, on_call)
@@ -217,6 +219,13 @@ class Cluster:
         body = {"apiVersion": reviews.api_version, "kind": kind, "spec": spec}
         found = await self._transport.read(Request("create", reviews, body=body))
         return found["status"].get("allowed") is True
+
+    async def user(self) -> str:
+        """The name by which the server knows our account (SelfSubjectReview, Kubernetes 1.28 and later); ""
+        where it does not say."""
+        body = {"apiVersion": SELF_REVIEWS.api_version, "kind": "SelfSubjectReview"}
+        found = await self._transport.read(Request("create", SELF_REVIEWS, body=body))
+        return str(found.get("status", {}).get("userInfo", {}).get("username", ""))
 
     async def version(self) -> str:
         """The API server's version, as "v1.35.4"."""

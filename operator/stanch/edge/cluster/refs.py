@@ -103,6 +103,7 @@ ACCESS_REVIEWS: Final = Resource("authorization.k8s.io", "v1", "selfsubjectacces
 OTHERS_ACCESS_REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "subjectaccessreviews", namespaced=False
 )
+SELF_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", namespaced=False)
 WATCHES: Final = Resource(GROUP, VERSION, LEAK_WATCH.plural)
 INCIDENTS: Final = Resource(GROUP, VERSION, LEAK_INCIDENT.plural)
 
