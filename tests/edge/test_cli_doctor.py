@@ -11,12 +11,12 @@ import yaml
 from stanch.api.watch import LeakWatch
 from stanch.core.fleet import Capability, Pod, Unit, Way
 from stanch.core.sample import Role
-from stanch.edge import diagnosis
+from stanch.edge import diagnosis, diagnosis_access
 from stanch.edge.findings import Finding, Mark, exit_code, record
 from stanch.edge.kit import Facts, KitError
-from stanch.edge.permissions import NEEDED, Permission
+from stanch.edge.permissions import NEEDED, POLICY, Permission
 from tests.bed import manifests
-from tests.edge.fake_api import FakeApi
+from tests.edge.fake_api import FakeApi, refusal
 from tests.edge.test_cli_incidents import run
 
 pytestmark = pytest.mark.unit
@@ -61,14 +61,50 @@ def test_the_server_s_version(version: str, mark: Mark) -> None:
 
 def test_permissions() -> None:
     absent = [one for one in NEEDED if one.resource in ("pods", "pods/eviction")]
-    found = diagnosis.permissions("service account a/b", absent, [])
+    found = diagnosis_access.permissions("service account a/b", absent, [])
     assert [(one.mark, one.says) for one in found] == [
         (Mark.FAIL, "service account a/b may not get, list, patch pods"),
         (Mark.FAIL, "service account a/b may not create pods/eviction"),
     ]
-    assert [one.mark for one in diagnosis.permissions("it", [], [])] == [Mark.OK]
-    (_, more) = diagnosis.permissions("it", [], [Permission("get", "", "secrets")])
+    assert [one.mark for one in diagnosis_access.permissions("it", [], [])] == [Mark.OK]
+    (_, more) = diagnosis_access.permissions("it", [], [Permission("get", "", "secrets")])
     assert (more.mark, more.says) == (Mark.WARN, "it may also get secrets: Stanch never does")
+
+
+ACCOUNT = "system:serviceaccount:stanch-system:stanch"
+
+
+def manifest(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((TEMPLATES / f"{name}.yaml").read_text())
+    return found
+
+
+def test_the_admission_policy_of_the_manifests_is_well() -> None:
+    found, binding = manifest("validatingadmissionpolicy"), manifest("validatingadmissionpolicybinding")
+    assert found["metadata"]["name"] == binding["metadata"]["name"] == POLICY
+    assert diagnosis_access.policy(ACCOUNT, found, binding).mark is Mark.OK
+    # Of who asks as the operator itself the name is not known.
+    assert diagnosis_access.policy(None, found, binding).mark is Mark.OK
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        row({"found": None}, "there is no ValidatingAdmissionPolicy stanch-pods:", id="no-policy"),
+        row({"binding": None}, "no ValidatingAdmissionPolicyBinding stanch-pods:", id="no-binding"),
+        row({"found": None, "binding": None}, "ValidatingAdmissionPolicyBinding", id="neither"),
+        row({"actions": ["Audit"]}, "no Deny among the binding's validationActions", id="only-audited"),
+        row({"account": "system:serviceaccount:a:b"}, "no match condition for system:ser", id="of-another"),
+    ],
+)
+def test_an_admission_policy_that_does_not_hold(what: dict[str, Any], words: str) -> None:
+    found, binding = manifest("validatingadmissionpolicy"), manifest("validatingadmissionpolicybinding")
+    binding["spec"]["validationActions"] = what.get("actions", ["Deny"])
+    said = diagnosis_access.policy(
+        what.get("account", ACCOUNT), what.get("found", found), what.get("binding", binding)
+    )
+    assert (said.mark, words in said.says) == (Mark.WARN, True), said.says
+    assert "apply both" in said.todo
 
 
 def lease(holder: str, renewed: str = "2026-11-29T12:00:00.000000Z") -> dict[str, Any]:
@@ -147,6 +183,12 @@ def test_the_kit(said: Facts | KitError, mark: Mark, words: str) -> None:
     found = diagnosis.kit("shop/d0", said)
     assert (found.mark, words in found.says) == (mark, True)
     assert bool(found.todo) is (mark is not Mark.OK)
+
+
+def test_an_engine_that_wants_a_key() -> None:
+    (said,) = diagnosis_access.key("shop/d0", True)
+    assert (said.mark, "--api-key" in said.says, "--api-key" in said.todo) == (Mark.FAIL, True, True)
+    assert diagnosis_access.key("shop/d0", False) == []
 
 
 def with_volume(**volume: Any) -> dict[str, Any]:
@@ -261,9 +303,38 @@ def test_a_cluster_without_the_kinds(tmp_path: Path) -> None:
     assert states["version"] == "fail"
     assert states["kinds"] == "fail"
     assert states["operator"] == "fail"
+    assert states["policy"] == "warn"
     spec = next(body["spec"] for key, body in api.asked if key == reviews)
     assert spec["user"] == "system:serviceaccount:stanch-system:stanch"
     assert "system:serviceaccounts:stanch-system" in spec["groups"]
+
+
+def test_an_admission_policy_that_may_not_be_read(tmp_path: Path) -> None:
+    api = FakeApi()
+    api.answers["GET /version"] = (200, {"gitVersion": "v1.35.4"})
+    reviews = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
+    api.answers[reviews] = (201, {"status": {"allowed": True}})
+    kinds = [
+        {"name": "validatingadmissionpolicies", "kind": "ValidatingAdmissionPolicy", "namespaced": False},
+        {
+            "name": "validatingadmissionpolicybindings",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "namespaced": False,
+        },
+    ]
+    group = "/apis/admissionregistration.k8s.io/v1"
+    api.answers[f"GET {group}"] = (200, {"resources": kinds})
+    for one in kinds:
+        refused = refusal(403, "Forbidden", f'User "jane" cannot get resource "{one["name"]}"')
+        api.answers[f"GET {group}/{one['name']}/{POLICY}"] = refused
+    (said,) = [
+        one
+        for one in run(api, tmp_path, "--output", "json", command="doctor").objects
+        if one["check"] == "policy"
+    ]
+    assert said["state"] == "cannot tell"
+    assert 'User "jane" cannot get resource' in said["says"]
+    assert "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings" in said["todo"]
 
 
 def test_no_server(tmp_path: Path) -> None:

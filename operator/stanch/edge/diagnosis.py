@@ -11,7 +11,6 @@ from stanch.core.report import age_text
 from stanch.edge.advice import advise
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.kit import Facts, KitError
-from stanch.edge.permissions import Permission
 from stanch.edge.text import printable
 from stanch.edge.units import Object
 from stanch.edge.units_pod import container_named
@@ -41,32 +40,6 @@ def server(version: str) -> Finding:
             f"upgrade it to {oldest} or later",
         )
     return Finding("cluster", "version", Mark.OK, f"the API server is {version}")
-
-
-def permissions(account: str, absent: Sequence[Permission], excess: Sequence[Permission]) -> list[Finding]:
-    """absent: what the account needs and may not, by resource; excess: what it may and never needs."""
-    todo = "apply charts/stanch/templates"
-    found: list[Finding] = []
-    for what, verbs in _by_resource(absent).items():
-        said = f"{account} may not {', '.join(verbs)} {what}"
-        found.append(Finding("cluster", "permission", Mark.FAIL, said, todo))
-    if not absent:
-        said = f"{account} may do all that the operator does"
-        found = [Finding("cluster", "permission", Mark.OK, said)]
-    if excess:
-        kinds = "; ".join(f"{', '.join(verbs)} {what}" for what, verbs in _by_resource(excess).items())
-        said = f"{account} may also {kinds}: Stanch never does"
-        found.append(
-            Finding("cluster", "permission", Mark.WARN, said, "give the operator an account of its own")
-        )
-    return found
-
-
-def _by_resource(several: Sequence[Permission]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for one in several:
-        found.setdefault(one.what, []).append(one.verb)
-    return found
 
 
 def watches(count: int, where: str) -> Finding:

@@ -110,6 +110,12 @@ async def healthy(session: aiohttp.ClientSession, base: str) -> bool:
     return found is not None and found[0] == HTTPStatus.OK
 
 
+async def locked(session: aiohttp.ClientSession, base: str) -> bool:
+    """Whether it refuses requests without a key: /v1/models wants vLLM's --api-key as completions do."""
+    found = await _get(session, f"{base}/v1/models")
+    return found is not None and found[0] in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
 async def paused(session: aiohttp.ClientSession, base: str) -> Paused:
     found = await _get(session, f"{base}/is_paused")
     if found is None:

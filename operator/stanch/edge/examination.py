@@ -11,15 +11,17 @@ from pydantic import ValidationError
 from stanch.api.convert import policy_of
 from stanch.api.names import GROUP
 from stanch.api.watch import LeakWatch
-from stanch.edge import client, diagnosis, engine, kit
+from stanch.edge import client, diagnosis, diagnosis_access, engine, kit
 from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, ObjectRef
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.live import Live, watching
-from stanch.edge.permissions import LEASE, NEEDED, UNWANTED, Permission
+from stanch.edge.permissions import LEASE, NEEDED, POLICY, UNWANTED, Permission
 from stanch.edge.survey import Surveyor
 from stanch.edge.targets import Watched
+from stanch.edge.units import Object
 
 _AT_ONCE = 32
+_ADMISSION, _BINDINGS = "admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings"
 
 
 async def of_cluster(
@@ -33,6 +35,7 @@ async def of_cluster(
     ClusterError where the API server does not answer."""
     found = [diagnosis.server(await cluster.version())]
     found += await _permissions(cluster, own_namespace, service_account, namespace)
+    found.append(await _policy(cluster, service_account))
     try:
         lease = await cluster.get(ObjectRef("coordination.k8s.io/v1", "Lease", LEASE, own_namespace), 0.0)
     except NotFound:
@@ -62,7 +65,27 @@ async def _permissions(
     absent = [one for one, yes in zip(NEEDED, allowed, strict=False) if not yes]
     excess = [one for one, yes in zip(UNWANTED, allowed[len(NEEDED) :], strict=True) if yes]
     who = "this account" if service_account is None else "service account " + "/".join(service_account)
-    return diagnosis.permissions(who, absent, excess)
+    return diagnosis_access.permissions(who, absent, excess)
+
+
+async def _policy(cluster: Cluster, service_account: tuple[str, str] | None) -> Finding:
+    """The operator itself may not read them, and need not: this is for who asks."""
+
+    async def get(kind: str) -> Object | None:
+        try:
+            return await cluster.get(ObjectRef(_ADMISSION, f"ValidatingAdmissionPolicy{kind}", POLICY), 0.0)
+        except NotFound:
+            return None
+
+    account = None if service_account is None else "system:serviceaccount:" + ":".join(service_account)
+    try:
+        found, binding = await asyncio.gather(get(""), get("Binding"))
+    except Forbidden as error:
+        todo = f"look as somebody who may: kubectl get validatingadmissionpolicies,{_BINDINGS} {POLICY}"
+        return Finding("cluster", "policy", Mark.UNKNOWN, str(error), todo)
+    except ClusterError as error:
+        return Finding("cluster", "policy", Mark.UNKNOWN, str(error))
+    return diagnosis_access.policy(account, found, binding)
 
 
 async def watches_of(cluster: Cluster, namespace: str | None) -> tuple[list[LeakWatch], list[Finding]]:
@@ -140,5 +163,19 @@ async def _engine(live: Live, session: aiohttp.ClientSession, one: Watched, abou
         said: kit.Facts | kit.KitError = await kit.state(session, one.base)
     except kit.KitError as error:
         said = error
-    version = await engine.version(session, one.base)
-    return [*found, diagnosis.engine_version(about, version), diagnosis.kit(about, said)]
+    version, locked = await asyncio.gather(
+        engine.version(session, one.base), _locked(session, one.base, said)
+    )
+    found += [diagnosis.engine_version(about, version), diagnosis.kit(about, said)]
+    return [*found, *diagnosis_access.key(about, locked)]
+
+
+async def _locked(session: aiohttp.ClientSession, base: str, said: kit.Facts | kit.KitError) -> bool:
+    """Whether what the operator asks of it wants vLLM's --api-key: the kit's list, else a request."""
+    if isinstance(said, kit.KitError):
+        return await engine.locked(session, base)
+    try:
+        await kit.requests(session, base)
+    except kit.KitError as error:
+        return error.locked
+    return False

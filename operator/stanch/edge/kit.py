@@ -44,15 +44,22 @@ class KitError(Exception):
     """The kit gave no answer of use; the text is a sentence without its end: "its kit ...".
 
     absent: the engine has no kit. lasting: asking again soon will bring the same. unsent: there was no
-    connection, so nothing was sent.
+    connection, so nothing was sent. locked: it wants a key, or another one.
     """
 
     def __init__(
-        self, text: str, *, absent: bool = False, lasting: bool = False, unsent: bool = False
+        self,
+        text: str,
+        *,
+        absent: bool = False,
+        lasting: bool = False,
+        unsent: bool = False,
+        locked: bool = False,
     ) -> None:
         super().__init__(text)
         self.absent = absent
-        self.lasting = absent or lasting
+        self.lasting = absent or lasting or locked
+        self.locked = locked
         self.unsent = unsent
 
 
@@ -176,7 +183,7 @@ def _checked(reply: Reply, schema: str, *, key_given: bool) -> dict[str, Any]:
             if key_given
             else "wants vLLM's API key: give the file that holds it with --api-key-file"
         )
-        raise KitError(f"its kit {how} (HTTP {status})", lasting=True)
+        raise KitError(f"its kit {how} (HTTP {status})", locked=True)
     if status == HTTPStatus.NOT_IMPLEMENTED:
         raise KitError(f"its kit has no list: {said(data) or 'it does not say why'}", lasting=True)
     if status != HTTPStatus.OK:

@@ -12,6 +12,8 @@ from stanch.api.names import GROUP, LEAK_INCIDENT, LEAK_WATCH, STOP_CONFIG_MAP
 
 # The Lease by which several operators elect the active one.
 LEASE: Final = "stanch"
+# The ValidatingAdmissionPolicy, and its binding, that keep the operator's account to its own annotations.
+POLICY: Final = "stanch-pods"
 
 
 @dataclass(frozen=True, slots=True)

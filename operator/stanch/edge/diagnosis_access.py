@@ -1,0 +1,82 @@
+"""Findings about who may do what: the operator to the API server, and it to an engine. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stanch.api.names import GROUP
+from stanch.edge.findings import Finding, Mark
+from stanch.edge.permissions import POLICY, Permission
+from stanch.edge.units import Object
+from stanch.edge.units_raw import rows, text, texts
+
+
+def permissions(account: str, absent: Sequence[Permission], excess: Sequence[Permission]) -> list[Finding]:
+    """absent: what the account needs and may not, by resource; excess: what it may and never needs."""
+    todo = "apply charts/stanch/templates"
+    found: list[Finding] = []
+    for what, verbs in _by_resource(absent).items():
+        said = f"{account} may not {', '.join(verbs)} {what}"
+        found.append(Finding("cluster", "permission", Mark.FAIL, said, todo))
+    if not absent:
+        said = f"{account} may do all that the operator does"
+        found = [Finding("cluster", "permission", Mark.OK, said)]
+    if excess:
+        kinds = "; ".join(f"{', '.join(verbs)} {what}" for what, verbs in _by_resource(excess).items())
+        said = f"{account} may also {kinds}: Stanch never does"
+        found.append(
+            Finding("cluster", "permission", Mark.WARN, said, "give the operator an account of its own")
+        )
+    return found
+
+
+def policy(account: str | None, found: Object | None, binding: Object | None) -> Finding:
+    """account: the operator's as the API server names it, None where that is not known. found, binding: the
+    ValidatingAdmissionPolicy and its binding, None where there is none."""
+    lacks = [
+        what
+        for what, there in (
+            (f"ValidatingAdmissionPolicy {POLICY}", found is not None),
+            (f"ValidatingAdmissionPolicyBinding {POLICY}", binding is not None),
+            ("Deny among the binding's validationActions", binding is None or _denies(binding)),
+            (f"match condition for {account}", found is None or account is None or _means(found, account)),
+        )
+        if not there
+    ]
+    if not lacks:
+        said = f"{POLICY} keeps the operator to annotations of {GROUP} when it patches a pod"
+        return Finding("cluster", "policy", Mark.OK, said)
+    return Finding(
+        "cluster",
+        "policy",
+        Mark.WARN,
+        f"there is no {', no '.join(lacks)}: whoever has the operator's token may replace a pod's image",
+        "apply both of charts/stanch/templates, as they name the operator's account",
+    )
+
+
+def _denies(binding: Object) -> bool:
+    return text(binding, "spec", "policyName") == POLICY and "Deny" in texts(
+        binding, "spec", "validationActions"
+    )
+
+
+def _means(found: Object, account: str) -> bool:
+    conditions = rows(found, "spec", "matchConditions")
+    return not conditions or any(f"'{account}'" in text(one, "expression") for one in conditions)
+
+
+def _by_resource(several: Sequence[Permission]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in several:
+        found.setdefault(one.what, []).append(one.verb)
+    return found
+
+
+def key(pod: str, locked: bool) -> list[Finding]:
+    """locked: whether its requests want vLLM's --api-key."""
+    if not locked:
+        return []
+    said = "it wants vLLM's --api-key, which the operator has not: no leak is confirmed, so none is repaired"
+    todo = "start it without --api-key (and VLLM_API_KEY); let a NetworkPolicy and the gateway guard it"
+    return [Finding(pod, "API key", Mark.FAIL, said, todo)]
