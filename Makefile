@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 .PHONY: picture setup demo test test-pythons verify fmt test-engines test-all test-e2e engines bench bench-engines lock clean \
-  cluster-up cluster-down test-cluster cluster-helm crash-full
+  cluster-build cluster-up cluster-down test-cluster cluster-helm crash-full
 
 setup: .venv/.done
 
@@ -49,6 +49,9 @@ test-engines: engines
 BED ?= stanch
 ON_BED := $(PY) -m tests.bed --name $(BED)
 
+cluster-build: setup
+	$(ON_BED) build
+
 cluster-up: setup
 	$(ON_BED) up
 
@@ -61,7 +64,7 @@ test-cluster: setup
 
 # Every kill and every fault (docs/reliability.md, whose tables it writes); test-cluster has a choice of them.
 crash-full: setup
-	$(if $(STANCH_TEST_KUBECONFIG),,$(ON_BED) run --) $(PY) -m tests.cluster.crash_matrix
+	$(if $(STANCH_TEST_KUBECONFIG),,$(ON_BED) run --) $(PY) -m tests.cluster.crash_full $(FILE)
 
 cluster-helm: setup
 	$(ON_BED) helm

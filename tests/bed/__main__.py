@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from tests.bed import build, host, image, node
@@ -72,11 +73,15 @@ def _run(place: Place, command: Sequence[str]) -> int:
     if not command:
         raise BedError("run: which command?")
     found = node.up(place)
-    try:
+    with node.guarded(place) if found.fresh else nullcontext():
         return node.run(found, command)
-    finally:
-        if found.fresh:
-            node.down(place)
+
+
+def _guard(place: Place, _: Sequence[str]) -> int:
+    """End the bed when nobody holds the other end of the input any more (`run` starts this)."""
+    sys.stdin.read()
+    node.down(place)
+    return 0
 
 
 def _kubectl(place: Place, arguments: Sequence[str]) -> int:
@@ -108,6 +113,7 @@ _VERBS = {
     "down": _down,
     "status": _status,
     "run": _run,
+    "guard": _guard,
     "kubectl": _kubectl,
     "build": _build,
     "helm": _helm,

@@ -14,6 +14,8 @@ from pathlib import Path
 from tests.bed.place import BedError, Place
 
 FIRST = "tests.bed.inside"
+# In the environment of commands that are run in a bed: its `state`. By it they and their children are found.
+ENV_STATE = "STANCH_BED_STATE"
 _NEEDED = {
     "containerd": "containerd",
     "ctr": "containerd",
@@ -68,6 +70,19 @@ def processes(place: Place) -> list[Found]:
     return found
 
 
+def guests(place: Place) -> list[int]:
+    """The processes of commands that were run in the bed (`run`), by the environment that they were given and
+    hand on. Not this process itself."""
+    mark = f"{ENV_STATE}={place.state}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
 def first(place: Place) -> int | None:
     """The PID of the bed's first process, None where there is none."""
     return next((one.pid for one in processes(place) if one.first), None)
@@ -93,10 +108,15 @@ def make_cgroups(place: Place) -> None:
 
 def clean(place: Place, deadline_seconds: float = 30.0) -> None:
     """Take away all that the bed has or had on the machine. Raises BedError where something stays."""
-    for one in processes(place):
-        with suppress(ProcessLookupError):
-            os.kill(one.pid, signal.SIGKILL)
-    _until(lambda: not processes(place), f"the processes of bed {place.name!r} do not end", deadline_seconds)
+
+    def ended() -> bool:
+        left = [*guests(place), *(one.pid for one in processes(place))]
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
+
+    _until(ended, f"the processes of bed {place.name!r} do not end", deadline_seconds)
     _until(lambda: _remove_cgroups(place), f"the cgroups /{place.cgroup} cannot be removed", deadline_seconds)
     inside = [path for path in _mount_points() if path.is_relative_to(place.state)]
     if inside:
@@ -108,6 +128,7 @@ def clean(place: Place, deadline_seconds: float = 30.0) -> None:
 def leftovers(place: Place) -> list[str]:
     """What there is of the bed, a line each; empty after `clean`."""
     lines = [f"process {one.pid}" for one in processes(place)]
+    lines += [f"process {pid}, of a command in it" for pid in guests(place)]
     lines += [f"cgroup {top / place.cgroup}" for top in _hierarchies() if (top / place.cgroup).exists()]
     return lines + ([f"files {place.state}"] if place.state.exists() else [])
 

@@ -29,7 +29,8 @@ class Up:
     @property
     def environment(self) -> dict[str, str]:
         """What a command in the bed is given: see cluster.py."""
-        return {"STANCH_BED": self.place.name, "KUBECONFIG": str(self.place.kubeconfig)}
+        state = {host.ENV_STATE: str(self.place.state)}
+        return {"STANCH_BED": self.place.name, "KUBECONFIG": str(self.place.kubeconfig), **state}
 
 
 def up(place: Place) -> Up:
@@ -150,6 +151,24 @@ def run(found: Up, command: Sequence[str]) -> int:
     """Run a command in the bed's network; its exit code."""
     environment = {**os.environ, **found.environment}
     return subprocess.run(host.enter(found.place, command), env=environment, check=False).returncode
+
+
+@contextmanager
+def guarded(place: Place) -> Iterator[None]:
+    """The bed ends with this, and also when this process is killed: another one waits for that."""
+    command = [sys.executable, "-m", "tests.bed", "--name", place.name, "guard"]
+    # Where we run in a bed ourselves, it outlives that one as well, to end ours.
+    environment = {name: value for name, value in os.environ.items() if name != host.ENV_STATE}
+    # Ctrl-C in our terminal is not for it. Nobody but us has the other end of its input.
+    guard = subprocess.Popen(
+        command, stdin=subprocess.PIPE, cwd=REPOSITORY, env=environment, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        guard.communicate()
+    if guard.returncode:
+        raise BedError(f"bed {place.name!r} was not ended; see above")
 
 
 def _say(line: str) -> None:

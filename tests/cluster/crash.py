@@ -35,6 +35,8 @@ REMEDIATION: dict[Ladder, dict[str, Any]] = {
     "evict": {"steps": ["Evict"], **_SHORT},
 }
 CODES: dict[Ladder, str] = {"restart": "Restarted", "release": "Released", "evict": "Evicted"}
+# How a place at an await is named, and the stage in which nothing is wrong yet.
+AWAIT, IDLE = "after await ", " at idle"
 # Longer than a cordon's lease and the time in which an order reaches an engine: what has served for so long
 # without a break is not about to be stopped. Where nothing is left on the pod, a part of it.
 _STEADY_S, _CLEAN_S = 8.0, 3.0
@@ -70,9 +72,12 @@ class CrashingOperator(Operator):
         http = {"STANCH_HTTP_HOST": "127.0.0.1", "STANCH_HTTP_PORT": "0"}
         self._own = {**os.environ, "KUBECONFIG": config, **names, **http}
 
-    def start(self, at: str | None = None) -> CrashingOperator:
-        """at: where it kills itself, as "after pod: cordon"; None: nowhere, and it notes what it does."""
+    def start(self, at: str | None = None, *, awaits: bool = False) -> CrashingOperator:
+        """at: where it kills itself, as "after pod: cordon"; None: nowhere, and it notes what it does.
+        awaits: and each await of its loops."""
         more = {"STANCH_CRASH": at} if at else {"STANCH_CRASH_SEEN": str(self._seen)}
+        if awaits or (at and at.startswith(AWAIT)):
+            more["STANCH_CRASH_AWAITS"] = "1"
         command = [sys.executable, "-m", "tests.cluster.crash_inside"]
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=out, env=self._own | more, cwd=TOP)
@@ -226,14 +231,27 @@ class _Play:
 
 
 def crashed(
-    cluster: Cluster, found: Installed, directory: Path, ladder: Ladder, at: str | None, *, back: bool = True
+    cluster: Cluster,
+    found: Installed,
+    directory: Path,
+    ladder: Ladder,
+    at: str | None,
+    *,
+    back: bool = True,
+    awaits: bool = False,
 ) -> Outcome:
-    """at: where the operator is killed, None: nowhere. back: whether it is started again then."""
+    """at: where the operator is killed, None: nowhere. back: whether it is started again then. awaits: note
+    each that is passed."""
     play = _Play(cluster, found, directory, ladder, ())
     with play.staged() as scene:
         patient = play.engines()
-        play.operator.start(at)
-        scene.watch(remediation=REMEDIATION[ladder]).until_watching()
+        play.operator.start(at, awaits=awaits)
+        scene.watch(remediation=REMEDIATION[ladder])
+        if at is not None and at.startswith(AWAIT) and at.endswith(IDLE):
+            wait_for(f"its end {at}", lambda: not play.operator.alive, PATIENCE_S)
+            play.operator.start()
+            at = None
+        scene.until_watching()
         if at is not None and at.endswith("renewed"):
             scene.busy(patient)  # it drains for as long as it may
         with play.watching():

@@ -7,6 +7,12 @@ that costs them something (the list of requests, a canary, the two halves of a p
 its point, and counts the first time that it is met. Points are written to the file in STANCH_CRASH_SEEN as
 they are met, one a line. Without STANCH_CRASH nothing is killed. Cordons last 5 s, renewed every 1.5 s,
 so that what happens after a crash is seen sooner.
+
+    STANCH_CRASH="after await watchdog._turn: surveyor.read at Drain"
+
+kills it at an await of its loops (crash_awaits.py): the first time that it is over in that stage of the
+remediation, or later. That needs STANCH_CRASH_AWAITS=1, which also has them written to the file, with each
+stage that they are passed in.
 """
 
 from __future__ import annotations
@@ -18,20 +24,20 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from stanch.core import plan_limits
+from tests.cluster import crash_awaits
 
 LEASE_SECONDS, RENEW_SECONDS = 5.0, 1.5
 # Before anything copies them by importing them.
 plan_limits.CORDON_LEASE_SECONDS = LEASE_SECONDS  # type: ignore[misc]
 plan_limits.CORDON_RENEW_SECONDS = RENEW_SECONDS  # type: ignore[misc]
 
-from stanch.__main__ import main  # noqa: E402
-from stanch.edge import engine, kit, probe  # noqa: E402
-from stanch.edge.cluster import transport  # noqa: E402
-from stanch.edge.cluster.refs import Request  # noqa: E402
 from stanch_connector import contract  # noqa: E402
+
+if TYPE_CHECKING:
+    from stanch.edge.cluster.refs import Request
 
 T = TypeVar("T")
 _READS = ("get", "list", "watch")
@@ -47,6 +53,12 @@ class Points:
         self._cordoned = False
         self._claimed = False
         self._step = "no step"
+        self._suspected = False
+
+    @property
+    def stage(self) -> str:
+        """Of the remediation: "idle", "suspected", or its step."""
+        return self._step if self._step != "no step" else "suspected" if self._suspected else "idle"
 
     def engine(self, what: str) -> str:
         return f"engine: {what} at {self._step}"
@@ -78,6 +90,7 @@ class Points:
         return self._step
 
     def _ledger(self, status: Mapping[str, Any]) -> str | None:
+        self._suspected = self._suspected or bool(status.get("suspects"))
         if status.get("claims"):
             self._claimed = True
             return "watch: claimed"
@@ -104,15 +117,14 @@ class Crash:
         self._at = at
         self._seen = seen
         self._met: Counter[str] = Counter()
+        self._late = False
 
     async def around(self, point: str | None, work: Callable[[], Awaitable[T]]) -> T:
         if point is None:
             return await work()
         self._met[point] += 1
         first = self._met[point] == 1
-        if first and self._seen is not None:
-            with self._seen.open("a") as file:
-                file.write(f"{point}\n")
+        self._note(point)
         if first and self._at == f"before {point}":
             _die()
         found = await work()
@@ -120,12 +132,33 @@ class Crash:
             _die()
         return found
 
+    async def passed(self, points: Points, place: str, work: Awaitable[T]) -> T:
+        """An await of the loops, however it ends."""
+        try:
+            return await work
+        finally:
+            point = f"await {place} at {points.stage}"
+            self._met[point] += 1
+            self._note(point)
+            if self._at is not None:
+                self._late = self._late or self._at.endswith(f" at {points.stage}")
+                if self._late and self._at.startswith(f"after await {place} at "):
+                    _die()
+
+    def _note(self, point: str) -> None:
+        if self._met[point] == 1 and self._seen is not None:
+            with self._seen.open("a") as file:
+                file.write(f"{point}\n")
+
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wrap(crash: Crash, points: Points) -> None:
+    from stanch.edge import engine, kit, probe
+    from stanch.edge.cluster import transport
+
     send, canary, ask = transport.Transport.send, engine.canary, probe.Probe._ask
     requests = kit.requests
 
@@ -149,6 +182,13 @@ def wrap(crash: Crash, points: Points) -> None:
 
 if __name__ == "__main__":
     file = os.environ.get("STANCH_CRASH_SEEN")
-    wrap(Crash(os.environ.get("STANCH_CRASH"), Path(file) if file else None), Points())
+    at = os.environ.get("STANCH_CRASH")
+    crash, points = Crash(at, Path(file) if file else None), Points()
+    # Before the modules are imported.
+    if os.environ.get("STANCH_CRASH_AWAITS"):
+        crash_awaits.hook(lambda place, work: crash.passed(points, place, work))
+    wrap(crash, points)
+    from stanch.__main__ import main
+
     sys.argv = ["stanch", "operator"]
     sys.exit(main())

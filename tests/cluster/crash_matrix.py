@@ -1,34 +1,20 @@
-"""The crash matrix: its points and faults, those that CI runs, and the tables of docs/reliability.md.
-
-    python -m tests.cluster.crash_matrix [FILE]   # all of it, on the cluster of the tests (make crash-full)
-
-Tables are printed, and written into docs/reliability.md. FILE gets a line of JSON for each run as it ends; of
-those that it has already only the failed ones are run again.
-"""
+"""The crash matrix: its points and faults, those that CI runs, and tables of outcomes."""
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bed import image, node
-from tests.bed.cluster import Access, Cluster
+from tests.bed.cluster import Cluster
 from tests.bed.faults import CutWatch, Fault, Hang, Refuse, Rule, SilentWatch, Slow
 from tests.cluster.crash import Ladder, Outcome, crashed, troubled
-from tests.cluster.installed import TOP, Installed, installed
+from tests.cluster.installed import Installed
 
 AT_ONCE = 7
-DOCS = TOP / "docs/reliability.md"
-_BEGIN, _END = "<!-- tables: make crash-full -->", "<!-- end of tables -->"
 
 # In the order in which a remediation meets them.
 POINTS: tuple[tuple[Ladder, str], ...] = (
@@ -103,7 +89,8 @@ CALLS: Mapping[str, tuple[Ladder, Callable[[Fault], Rule]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One cell of a table. rules: empty for a crash. at: None for a run that nothing disturbs."""
+    """One cell of a table. rules: empty for a crash. at: None for a run that nothing disturbs. awaits: note
+    those that are passed."""
 
     table: str
     row: str
@@ -112,6 +99,7 @@ class Run:
     at: str | None = None
     back: bool = True
     rules: tuple[Rule, ...] = ()
+    awaits: bool = False
 
     @property
     def name(self) -> str:
@@ -120,7 +108,8 @@ class Run:
     def play(self, cluster: Cluster, found: Installed, directory: Path) -> Outcome:
         if self.rules:
             return troubled(cluster, found, directory, self.ladder, self.rules)
-        return crashed(cluster, found, directory, self.ladder, self.at, back=self.back)
+        more = {"back": self.back, "awaits": self.awaits}
+        return crashed(cluster, found, directory, self.ladder, self.at, **more)
 
 
 def kind_of(point: str) -> str:
@@ -231,56 +220,3 @@ def tables(runs: Iterable[Run], cells: Mapping[str, str]) -> str:
             found = {run.column: cells.get(run.name, "not run") for run in mine if run.row == row}
             lines.append(f"| {row} | {' | '.join(found.get(column, '') for column in columns)} |")
     return "\n".join(lines)
-
-
-def main() -> int:
-    access = Access.given()
-    assert access is not None, "no cluster: make cluster-up, and run this by make crash-full"
-    runs = everything()
-    file = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    cells = {} if file is None or not file.exists() else recorded(file)
-    failed = 0
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory() as name, Cluster(access) as cluster:
-        directory = Path(name)
-        if access.bed is not None and image.engine_name() not in node.images(access.bed):
-            node.load(access.bed, image.engine(directory / "engine.tar").archive)
-        lock = threading.Lock()
-        with installed(cluster, directory) as found, ThreadPoolExecutor(AT_ONCE) as stage:
-
-            def one(run: Run) -> None:
-                nonlocal failed
-                try:
-                    text = cell(outcome := run.play(cluster, found, directory))
-                    line = json.dumps({"run": run.name, **asdict(outcome)})
-                except Exception as error:
-                    text, line = "FAILED", json.dumps({"run": run.name, "error": str(error)})
-                with lock:
-                    cells[run.name] = text
-                    failed += text == "FAILED"
-                    print(f"{time.monotonic() - began:5.0f} s  {run.name}: {text}", flush=True)
-                    if file is not None:
-                        with file.open("a") as log:
-                            log.write(line + "\n")
-
-            list(stage.map(one, [run for run in runs if run.name not in cells]))
-    print(tables(runs, cells))
-    write(tables(runs, cells))
-    return 1 if failed else 0
-
-
-def recorded(file: Path) -> dict[str, str]:
-    """The cells of runs that held, by name."""
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    return {line.pop("run"): cell(Outcome(**line)) for line in lines if "error" not in line}
-
-
-def write(text: str) -> None:
-    """Between the two marks of docs/reliability.md."""
-    before, _, rest = DOCS.read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    DOCS.write_text(f"{before}{_BEGIN}\n{text}\n\n{_END}{after}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

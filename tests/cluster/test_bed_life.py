@@ -126,3 +126,16 @@ def test_run_ends_the_bed_that_it_started(place: Place) -> None:
     done = bed(place, "run", "--", sys.executable, "-c", script)
     assert (done.returncode, done.stdout.strip()) == (7, str(place.kubeconfig)), done.stderr
     assert host.leftovers(place) == []
+
+
+def test_nothing_is_left_of_a_run_whose_runner_was_killed(place: Place) -> None:
+    """Neither the bed nor what the command had started outside of it, which has ended as well."""
+    script = "import subprocess; subprocess.Popen(['sleep', '3600'])"
+    command = [sys.executable, "-c", f"{script}; {script}.wait()"]
+    runner = subprocess.Popen(
+        [sys.executable, "-m", "tests.bed", "--name", place.name, "run", "--", *command], cwd=REPOSITORY
+    )
+    wait_for("the command and its children", lambda: len(host.guests(place)) == 3, UP_SECONDS)
+    runner.kill()
+    runner.wait()
+    wait_for("the end of it all", lambda: host.leftovers(place) == [], UP_SECONDS)
