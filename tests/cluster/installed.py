@@ -42,7 +42,8 @@ class Installed:
 
 @contextmanager
 def installed(cluster: Cluster, directory: Path) -> Iterator[Installed]:
-    """All of it, taken away again at the end. directory: for the authority's certificate."""
+    """All of it, taken away again at the end: from the bed, which goes as a whole, only the objects and the
+    Lease, because the end of a namespace takes 5 s. directory: for the authority's certificate."""
     cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
     cluster.kubectl("apply", "-f", str(MANIFESTS))
@@ -54,7 +55,11 @@ def installed(cluster: Cluster, directory: Path) -> Iterator[Installed]:
             file.write_text(authority)
         yield Installed(cluster, address, file)
     finally:
-        cluster.kubectl("delete", "--ignore-not-found", "-f", str(MANIFESTS), "-f", str(CRDS))
+        if cluster.bed is None:
+            cluster.kubectl("delete", "--ignore-not-found", "-f", str(MANIFESTS), "-f", str(CRDS))
+        else:
+            cluster.kubectl("delete", "leakwatches,leakincidents", "--all", "--all-namespaces")
+            cluster.kubectl("delete", "leases", "--all", f"--namespace={NAMESPACE}")
 
 
 @dataclass(frozen=True)
