@@ -140,6 +140,13 @@ def test_what_a_watch_says_reaches_the_planner_and_the_detector() -> None:
     )
 
 
+def test_idle_canaries_are_sent_only_where_the_watch_asks_for_them() -> None:
+    found = read(TOP / "docs" / "examples" / "leakwatch-minimal.yaml")
+    found["spec"]["canary"] = {"idleEverySeconds": 3600}
+    assert limits_of(LeakWatch.model_validate(found)).idle_every_seconds == 3600
+    assert limits_of(watch("leakwatch-enforce")).idle_every_seconds is None
+
+
 def test_a_watch_whose_readings_are_to_come_from_prometheus_says_that_it_cannot() -> None:
     assert "set spec.source to Scrape" in limits_of(watch("leakwatch-prometheus")).unable
     assert limits_of(watch("leakwatch-enforce")).unable == ""

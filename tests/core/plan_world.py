@@ -28,8 +28,9 @@ class KilledError(Exception):
 
 @dataclass
 class Sim:
-    """One unit of one pod. leak: share of the cache that is stuck. starts: seconds until it is healthy after
-    an end. down_until: no container runs before; None: it never comes back."""
+    """One unit of one pod. leak: share of the cache that is stuck. hung: idle, and a canary has no answer.
+    starts: seconds until it is healthy after an end. down_until: no container runs before; None: it never
+    comes back."""
 
     key: str
     role: Role = Role.DECODE
@@ -37,6 +38,7 @@ class Sim:
     readiness: bool = True
     way: Way = Way.IN_PLACE
     leak: float = 0.0
+    hung: bool = False
     signature: Signature = Signature.HELD_IDLE
     held: float = 120.0
     releasable: bool = False
@@ -63,6 +65,10 @@ class Sim:
     command: str | None = None
     draining: bool = False
     outcomes: dict[str, CommandOutcome] = field(default_factory=dict)
+
+    @property
+    def shows(self) -> Signature:
+        return Signature.NO_PROGRESS if self.hung else self.signature
 
     @property
     def uid(self) -> str:
@@ -164,7 +170,7 @@ class World:
         blank = [Verdict(self.now, name, sim.role, State.HEALTHY, usage=0.01) for name in names]
         if sim.blind or not sim.up(self.now):
             return [replace(v, state=State.BLIND, usage=None, cause="refused") for v in blank]
-        if not sim.leak:
+        if not sim.leak and not sim.hung:
             return blank
         if sim.draining:
             return [replace(v, usage=sim.leak, lifecycle=Lifecycle.DRAINING) for v in blank]
@@ -173,7 +179,7 @@ class World:
             replace(
                 v,
                 state=state,
-                signature=sim.signature,
+                signature=sim.shows,
                 usage=sim.leak,
                 held_seconds=sim.held,
                 limit_seconds=60.0,
@@ -267,14 +273,14 @@ class World:
 
     def _ask(self, action: Action, sim: Sim, given: Any) -> None:
         for engine in action.engines:
-            answer = Answer.CONFIRMED if sim.leak else Answer.VETOED
+            answer = Answer.CONFIRMED if sim.leak or sim.hung else Answer.VETOED
             stuck = self.stuck(sim) if sim.kit else None
             if given is not _GOOD:
                 answer = given
             if not sim.up(self.now):
                 answer, stuck = Answer.INCONCLUSIVE, None
             run = sim.container(self.now)
-            about = sim.signature if sim.leak else None
+            about = sim.shows if sim.leak or sim.hung else None
             self.confirmations.append(Confirmation(engine, self.now, answer, run, answer.value, stuck, about))
 
     def _obey(self, action: Action, sim: Sim, given: Any) -> None:
@@ -296,6 +302,7 @@ class World:
         sim.run += 1
         sim.draining, sim.outcomes = False, {}
         sim.leak = sim.leak if sim.leaks_again else 0.0
+        sim.hung = False
         sim.down_until = None if sim.starts < 0 else self.now + sim.starts
 
     def _replace(self, sim: Sim) -> None:

@@ -59,6 +59,10 @@ def crashed(world: World) -> None:
     world.restart(world.units["d1"])
 
 
+def wakes(world: World) -> None:
+    world.units["d1"].hung = False
+
+
 def leak_ends(world: World) -> None:
     world.units["d1"].leak = 0.0
 
@@ -326,6 +330,29 @@ CASES = [
         "a suspect that has not held long enough", lambda: pair(d1(suspect=True)), None, None, [], {"NotHeld"}
     ),
     Case("a blind engine", lambda: pair(d1(blind=True)), None, None, []),
+    Case(
+        "an idle engine that left a canary without an answer: as any that makes no progress",
+        lambda: pair(Sim("d1", hung=True, peers=("p1",))),
+        WHOLE,
+        "Restarted",
+        ["cordon", "drain", "capture", "cordon", "restart", "cordon", "verify", "lift"],
+    ),
+    Case(
+        "an idle engine that answers when it is asked again: no incident",
+        lambda: says(Verb.ASK, Answer.VETOED)(pair(Sim("d1", hung=True))),
+        None,
+        None,
+        [],
+        {"Asked"},
+    ),
+    Case(
+        "an idle engine that answers after the drain: given back",
+        lambda: pair(Sim("d1", hung=True)),
+        [*SEEN, "Cordon:Done", "Drain:Done", "Capture:Done", "Confirm:Done"],
+        "Recovered",
+        ["cordon", "drain", "capture", "cordon", "lift"],
+        at={3: wakes},
+    ),
     Case(
         "the pod is deleted half-way",
         lambda: pair(d1()),

@@ -55,6 +55,7 @@ def limits_of(watch: LeakWatch) -> Limits:
         approval=may.approval,
         paused=may.paused,
         canary=spec.canary.enabled,
+        idle_every_seconds=spec.canary.idle_every_seconds,
         interval_seconds=spec.interval_seconds,
         floor_ratio=floor,
         unable=_NO_PROMETHEUS if spec.source is Source.PROMETHEUS else "",

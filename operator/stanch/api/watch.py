@@ -91,6 +91,9 @@ class Canary(Model):
     """Whether one may be sent. Without it engines that have no kit are never repaired."""
     timeout_seconds: Annotated[int, Field(ge=1, le=600)] = 30
     """How long its answer may take."""
+    idle_every_seconds: Annotated[int, Field(ge=60, le=86400)] | None = None
+    """An engine that hangs while it is idle shows nothing: a decode that has been idle for so long gets a
+    canary, and again so often. One that does not answer is taken for a fault. Left out: none is sent."""
 
 
 class Breaker(Model):

@@ -36,5 +36,5 @@ def answer(
             verdict, state=State.HEALTHY, signature=Signature.STALE_GAUGE, held_seconds=0.0, cap=None
         )
     if confirmation is Answer.VETOED or restart_hold:
-        state = replace(state, holding=None, held=0.0, floor=NO_FLOOR)
+        state = replace(state, holding=None, held=0.0, floor=NO_FLOOR, unanswered_t=None)
     return replace(state, phase=phase, verdict=verdict), verdict

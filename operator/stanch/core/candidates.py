@@ -39,11 +39,12 @@ def candidates(
     held: float,
     floor: Floor,
     report: KitReport | None = None,
+    silent_t: float | None = None,
 ) -> list[Candidate]:
     """What speaks against this engine now. holding: the condition that holds, for `held` seconds; or None.
 
-    report: the engine kit's, as usable() lets it pass.
-    """
+    report: the engine kit's, as usable() lets it pass. silent_t: when an idle canary was sent that got no
+    answer."""
     found, named = [], None
     if report is not None and report.entries is not None:
         named, found = summary(report.stuck()), _parked(sample, policy, role, report)
@@ -64,6 +65,9 @@ def candidates(
                 why = None
             low, count = floor.low, floor.count
             found.append(Candidate(Signature.HELD_FLOOR, floor.held, most, why, due, low, count, named))
+    if silent_t is not None:
+        silence = max(sample.t - silent_t, policy.canary_seconds)
+        found.append(Candidate(Signature.NO_PROGRESS, silence, policy.canary_seconds, None, True))
     return found
 
 

@@ -115,9 +115,9 @@ class EngineState:
     seen: the last reading. last: the last fit one of this process. broken: whether an unfit one came since.
     last_t: the time of the newest reading. holding, held: the signature whose condition the last fit reading
     met, and for how many countable seconds. active_t: when something last moved, or the first reading.
-    restarted_t: when another process was first seen to answer. recent_restarts: a bit for each of the last
-    readings, set where another process answered.
-    """
+    restarted_t: when another process was first seen to answer. unanswered_t: when an idle canary was sent
+    that got no answer (core/idle.py), as long as nothing has moved since. recent_restarts: a bit for each of
+    the last readings, set where another process answered."""
 
     phase: Phase = Phase.NEW
     seen: Sample | None = None
@@ -133,6 +133,7 @@ class EngineState:
     spared: bool = False
     verdict: Verdict | None = None
     restarted_t: float | None = None
+    unanswered_t: float | None = None
     recent_restarts: int = 0
 
 
@@ -211,6 +212,7 @@ def _judge(
     held = state.held + countable if holding is not None and holding is state.holding and not again else 0.0
     if holding is Signature.NO_PROGRESS and state.holding is not holding:
         held = countable  # the reading before was already the same to the bit
+    silent_t = None if asleep or gap or state.broken or _moved(state.last, sample) else state.unanswered_t
     active_t = sample.t if move is None or move.progressed or state.active_t is None else state.active_t
 
     verdict = choose(
@@ -231,7 +233,9 @@ def _judge(
         ),
         []
         if asleep
-        else candidates(sample, policy, role, quiet, None if moved else holding, held, floor, report),
+        else candidates(
+            sample, policy, role, quiet, None if moved else holding, held, floor, report, silent_t
+        ),
     )
     if gap and move is not None and verdict.state is State.SUSPECT:
         verdict = replace(
@@ -260,6 +264,7 @@ def _judge(
             spared=event is Event.SPARED,
             verdict=verdict,
             restarted_t=state.restarted_t,
+            unanswered_t=silent_t,
             recent_restarts=state.recent_restarts,
         ),
         verdict,
@@ -267,6 +272,14 @@ def _judge(
 
 
 _EVENT_FOR = {State.HEALTHY: Event.CLEAR, State.SUSPECT: Event.MATCH, State.FAULT: Event.HELD}
+
+
+def _moved(last: Sample | None, sample: Sample) -> bool:
+    """Whether anything shows that steps are made, our own canary's among it."""
+    return last is None or any(
+        getattr(last, name) != getattr(sample, name)
+        for name in ("usage", "running", "waiting", "iterations", "generation_tokens", "prompt_tokens")
+    )
 
 
 def _spared(state: EngineState, event: Event, sample: Sample, move: Move | None, policy: Policy) -> bool:

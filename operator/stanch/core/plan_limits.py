@@ -42,7 +42,8 @@ class MaxUnavailable:
 class Limits:
     """A watch's spec as far as the planner needs it. Seconds in the names; floor_ratio: usage below it is
     nothing. canary: whether one may be sent where there is no kit. unable: why this version cannot do what
-    the watch asks for, "" where it can; then nothing is done."""
+    the watch asks for, "" where it can; then nothing is done. idle_every_seconds: how often an idle engine is
+    asked whether it would answer; None: never."""
 
     mode: Mode = Mode.OBSERVE
     steps: frozenset[Rung] = frozenset(Rung)
@@ -58,6 +59,7 @@ class Limits:
     interval_seconds: float = 5.0
     floor_ratio: float = 0.05
     unable: str = ""
+    idle_every_seconds: float | None = None
 
 
 HOUR: Final = 3600.0

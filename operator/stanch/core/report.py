@@ -220,6 +220,8 @@ def _pattern(verdict: Verdict) -> str:
     if signature is Signature.QUEUE_DEADLOCK:
         text = f"{name} has {queue} waiting that could run, yet nothing runs, {used} of its KV cache held"
         return text if verdict.held_seconds == 0 else f"{text} and {still}"
+    if signature is Signature.NO_PROGRESS and not verdict.running:
+        return f"{name} is idle and has left a canary without an answer {held}"
     if signature is Signature.NO_PROGRESS:
         return (
             f"{name} runs {_requests(verdict.running)}, yet no token, no iteration and no block moved {held}"

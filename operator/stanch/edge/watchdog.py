@@ -24,6 +24,7 @@ from stanch.edge import client
 from stanch.edge.cluster import Cluster, ClusterError, Conflict, NotFound
 from stanch.edge.events_text import EventText
 from stanch.edge.executor import Executor
+from stanch.edge.idle import IdleCanaries
 from stanch.edge.live import watching
 from stanch.edge.recording import Recorder, by_name, shape, watch_status, written
 from stanch.edge.survey import Survey, Surveyor
@@ -95,10 +96,12 @@ class Watchdog:
                     self._cluster, live, session, self.wake, self._leads, self._telemetry.note
                 )
                 stack.push_async_callback(executor.close)
+                idle = IdleCanaries(live, self.wake, self._leads, self._telemetry.note)
+                stack.push_async_callback(idle.close)
                 stack.push_async_callback(self._told_all)
                 scraping = asyncio.create_task(live.scraping())
                 stack.push_async_callback(_ended, scraping)
-                turning = asyncio.create_task(self._turns(surveyor, executor))
+                turning = asyncio.create_task(self._turns(surveyor, executor, idle))
                 stack.push_async_callback(_ended, turning)
                 done, _ = await asyncio.wait((scraping, turning), return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -108,7 +111,7 @@ class Watchdog:
         finally:
             self._telemetry.forget(self._watch)
 
-    async def _turns(self, surveyor: Surveyor, executor: Executor) -> None:
+    async def _turns(self, surveyor: Surveyor, executor: Executor, idle: IdleCanaries) -> None:
         interval = self._policy.interval_seconds
         due = time.monotonic()
         while True:
@@ -116,7 +119,7 @@ class Watchdog:
             self._wake.clear()
             pause = interval
             try:
-                pause = min(interval, await self._turn(surveyor, executor, due, began))
+                pause = min(interval, await self._turn(surveyor, executor, idle, due, began))
             except NotFound as gone:
                 self._telemetry.note("info", "watch-gone", str(gone), watch=self._watch.key)
                 raise WatchGoneError from gone
@@ -129,7 +132,9 @@ class Watchdog:
                 await asyncio.sleep(_LEAST_SECONDS)
             due = min(due, time.monotonic())
 
-    async def _turn(self, surveyor: Surveyor, executor: Executor, due: float, began: float) -> float:
+    async def _turn(
+        self, surveyor: Surveyor, executor: Executor, idle: IdleCanaries, due: float, began: float
+    ) -> float:
         """One turn; seconds from its begin to the next. Raises ClusterError where it could not be made."""
         survey = await surveyor.read()
         self.selected = frozenset(one.name for one in survey.selection.chosen)
@@ -150,6 +155,8 @@ class Watchdog:
             # Before the steps, so that what a step writes is not taken for a rest of an earlier one.
             actions = [*self._sweeping(survey, left.values()), *actions]
             await executor.carry_out(actions, survey, left)
+            busy = {one.unit for one in left.values() if one.open}
+            idle.send(survey.fleet, survey.judged, busy, survey.limits)
         if made.arm:
             surveyor.live.arm(made.arm)
         self._post(self._tell(survey, made, left, said, due, began))
