@@ -77,9 +77,9 @@ class WorkerFix:
     def __init__(self) -> None:
         self.hits = 0
         # To be reported at the next get_finished.
-        self._here: set[str] = set()
+        self.here: set[str] = set()
         # Given to the stock code to notify the producer and for nothing else.
-        self._silent: set[str] = set()
+        self.silent: set[str] = set()
 
     def starting(self, metadata: Any) -> None:
         """Before start_load_kv."""
@@ -88,22 +88,22 @@ class WorkerFix:
             if awaited is None or has_blocks(meta.local_block_ids):
                 continue
             meta.local_block_ids = ()
-            self._silent.add(req_id)
+            self.silent.add(req_id)
             if awaited:
-                self._here.add(req_id)
+                self.here.add(req_id)
 
     def started(self, worker: Any, metadata: Any) -> None:
         """After start_load_kv. What still waits for a handshake may see it fail."""
         for req_id in metadata.reqs_to_recv:
-            if req_id in self._silent and req_id in worker._recving_metadata:
+            if req_id in self.silent and req_id in worker._recving_metadata:
                 spare = copy.copy(worker._recving_metadata[req_id])
                 spare.local_block_ids = spare.local_physical_block_ids = ([],)
                 worker._recving_metadata[req_id] = spare
 
     def read(self, worker: Any, req_id: str, meta: Any) -> None:
         """After _read_blocks_for_req, which may come many steps after start_load_kv."""
-        if req_id in self._silent:
-            self._silent.discard(req_id)
+        if req_id in self.silent:
+            self.silent.discard(req_id)
             worker._recving_metadata.pop(req_id, None)
         elif (
             getattr(meta, AWAITED, False)
@@ -117,21 +117,21 @@ class WorkerFix:
         """Before get_finished. Up to 0.21 it treats a failed receive as one whose data arrived."""
         failed = worker._failed_recv_reqs
         if isinstance(failed, set):
-            for req_id in failed & self._silent:
+            for req_id in failed & self.silent:
                 failed.discard(req_id)
                 self._forget(worker, req_id)
 
     def finished(self, worker: Any, received: set[str]) -> None:
         """After get_finished; changes the set of what it reports as received."""
-        for req_id in received & self._silent:
+        for req_id in received & self.silent:
             received.discard(req_id)
             self._forget(worker, req_id)
-        here, self._here = self._here, set()
+        here, self.here = self.here, set()
         self.hits += len(here)
         received |= here
 
     def _forget(self, worker: Any, req_id: str) -> None:
-        self._silent.discard(req_id)
+        self.silent.discard(req_id)
         worker._recving_metadata.pop(req_id, None)
 
 
@@ -152,7 +152,8 @@ def scheduler_class(stock: Any) -> Any:
 
         def build_connector_meta(self, scheduler_output: Any) -> Any:
             metadata = super().build_connector_meta(scheduler_output)
-            run(self.stanch_guard, "connector.mark", self.stanch.mark, metadata)
+            if getattr(metadata, "reqs_to_recv", True) or self.stanch.doubtful:
+                run(self.stanch_guard, "connector.mark", self.stanch.mark, metadata)
             return metadata
 
     return StanchNixlScheduler
@@ -165,7 +166,13 @@ def worker_class(stock: Any) -> Any:
         stanch: WorkerFix
         stanch_guard: Guard
 
+        # These two run with every step, and in nearly every step have nothing to do: they look before they
+        # call anything.
+
         def start_load_kv(self, metadata: Any) -> None:
+            if not getattr(metadata, "reqs_to_recv", True):
+                super().start_load_kv(metadata)
+                return
             run(self.stanch_guard, "connector.starting", self.stanch.starting, metadata)
             super().start_load_kv(metadata)
             run(self.stanch_guard, "connector.started", self.stanch.started, self, metadata)
@@ -175,9 +182,12 @@ def worker_class(stock: Any) -> Any:
             run(self.stanch_guard, "connector.read", self.stanch.read, self, req_id, meta)
 
         def get_finished(self) -> tuple[set[str], set[str]]:
-            run(self.stanch_guard, "connector.finishing", self.stanch.finishing, self)
+            fix = self.stanch
+            if fix.silent:
+                run(self.stanch_guard, "connector.finishing", fix.finishing, self)
             sent, received = super().get_finished()
-            run(self.stanch_guard, "connector.finished", self.stanch.finished, self, received)
+            if received or fix.here:
+                run(self.stanch_guard, "connector.finished", fix.finished, self, received)
             return sent, received
 
     return StanchNixlWorker

@@ -95,6 +95,10 @@ def test_a_failure_now_and_then_never_turns_the_kit_off() -> None:
         hear(output)
 
     scene.kit.releaser._hear = sometimes  # type: ignore[method-assign]
+    # Its read does not end, so its rank is asked again every second.
+    for worker in scene.engine.workers:
+        worker.endless.add("a")
+    scene.park("a", BLOCKS)
     scene.step(5 * FAILURES_IN_A_ROW)
     assert scene.guard.errors["release.hear"] > FAILURES_IN_A_ROW
     assert scene.guard.disabled is None

@@ -24,11 +24,13 @@ class Guard:
     """Counts the failures of the kit's hooks. Touched by one thread each; a lost count under a race is
     harmless.
 
-    errors: exceptions caught so far, by hook. disabled: why the kit is off here, None while it is on.
+    errors: exceptions caught so far, by hook; total: of all hooks. disabled: why the kit is off here, None
+    while it is on.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.errors: dict[str, int] = {}
+        self.total = 0
         self.disabled: str | None = None
         self._in_a_row: dict[str, int] = {}
         self._logged: dict[str, float] = {}
@@ -40,6 +42,7 @@ class Guard:
             if hook not in self.errors and len(self.errors) >= MAX_NAMES:
                 hook = "other"
             self.errors[hook] = self.errors.get(hook, 0) + 1
+            self.total += 1
             self._in_a_row[hook] = self._in_a_row.get(hook, 0) + 1
             # Only the kind of the exception: its text might quote what a client sent.
             what = type(error).__name__

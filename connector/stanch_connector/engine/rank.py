@@ -54,8 +54,14 @@ class Rank:
         self._reported: dict[str, RankState] = {}
         self._gone = Tombstones()
         self._met = False
-        self._asked: dict[str, Any] | None = None
-        self._counts: tuple[int, int] = (0, 0)
+        # The directive that came with this step, until it is answered.
+        self.asked: dict[str, Any] | None = None
+        # The last `count` that was told.
+        self.counted = 0
+        # The fixed connector's, where it is that one.
+        self._fix = getattr(self._worker, "stanch", None)
+        own_guard = getattr(connector, "stanch_guard", guard)
+        self._own_guard: Guard | None = None if own_guard is guard else own_guard
         self._prune_at = REPORTS
 
     def posted(self, request_id: str, *_: Any) -> None:
@@ -75,7 +81,7 @@ class Rank:
     def reporting(self) -> None:
         """Before get_finished. Up to 0.21 what could not be set up is only in this set."""
         failed = self._worker._failed_recv_reqs
-        if failed and isinstance(failed, set):
+        if isinstance(failed, set):
             for one in tuple(failed):
                 self.failed(one)
 
@@ -85,7 +91,7 @@ class Rank:
         if directive is not None:
             self._gone.add(directive["gone"])
             self._gone.forget(directive["back"])
-            self._asked, self._met = directive, True
+            self.asked, self._met = directive, True
         for one in list(self._gone.among(metadata.reqs_to_recv)) if self._gone else ():
             del metadata.reqs_to_recv[one]
         for one in metadata.reqs_to_recv:
@@ -116,23 +122,27 @@ class Rank:
             return RankState.HANDSHAKE
         return RankState.DONE if has_blocks(meta.local_block_ids) else RankState.EMPTY
 
+    def count(self) -> int:
+        """Grows with every hit of the fix and every exception caught here."""
+        total = self._guard.total
+        if self._own_guard is not None:
+            total += self._own_guard.total
+        return total if self._fix is None else total + int(self._fix.hits)
+
     def told(self) -> dict[str, Any] | None:
         """The answer to the last ask, or new counts; None where there is nothing to say."""
-        asked, self._asked = self._asked, None
-        hits = getattr(getattr(self._worker, "stanch", None), "hits", 0)
-        guards = {self._guard, getattr(self._connector, "stanch_guard", self._guard)}
-        counts = (hits, sum(sum(guard.errors.values()) for guard in guards))
-        if asked is None and (counts == self._counts or not self._met):
+        asked, self.asked = self.asked, None
+        if asked is None and not self._met:
             return None
-        self._counts = counts
-        errors = Counter[str]()
-        for guard in guards:
-            errors.update(guard.errors)
+        self.counted = self.count()
+        errors = Counter(self._guard.errors)
+        if self._own_guard is not None:
+            errors.update(self._own_guard.errors)
         number, ids = (asked["number"], asked["ask"]) if asked is not None else (0, ())
         return {
             "number": number,
             "states": {one: self.state(one).value for one in ids},
-            "hits": hits,
+            "hits": 0 if self._fix is None else self._fix.hits,
             "errors": dict(errors),
             "pid": os.getpid(),
         }
@@ -183,15 +193,30 @@ def _put_on(connector: Any, rank: Rank, guard: Guard, meta_class: Any) -> None:
     read, post = worker._read_blocks_for_req, worker._read_blocks
     fail, report = worker._handle_failed_transfer, getattr(worker, results)
 
+    # Three of these run with every step, and in nearly every step have nothing to do: they look before they
+    # call anything.
+
     @functools.wraps(start)
     def start_load_kv(*args: Any, **kwargs: Any) -> Any:
-        _safely(guard, "rank.directed", lambda: rank.directed(connector._connector_metadata))
+        try:
+            metadata = connector._connector_metadata
+            if metadata.reqs_to_recv or hasattr(metadata, DIRECTIVE):
+                rank.directed(metadata)
+                guard.worked("rank.directed")
+        except Exception as error:
+            guard.failed("rank.directed", error)
         return start(*args, **kwargs)
 
     @functools.wraps(answer)
     def build_connector_worker_meta() -> Any:
         own = answer()
-        told = _safely(guard, "rank.told", rank.told)
+        told = None
+        try:
+            if rank.asked is not None or rank.counted != rank.count():
+                told = rank.told()
+                guard.worked("rank.told")
+        except Exception as error:
+            guard.failed("rank.told", error)
         # A connector that sends something of its own keeps it: then this rank has said nothing.
         if own is not None or told is None:
             return own
@@ -215,9 +240,21 @@ def _put_on(connector: Any, rank: Rank, guard: Guard, meta_class: Any) -> None:
 
     @functools.wraps(report)
     def get_results(*args: Any, **kwargs: Any) -> Any:
-        _safely(guard, "rank.reporting", rank.reporting)
+        try:
+            if worker._failed_recv_reqs:
+                rank.reporting()
+                guard.worked("rank.reporting")
+        except Exception as error:
+            guard.failed("rank.reporting", error)
         found = report(*args, **kwargs)
-        _safely(guard, "rank.reported", lambda: rank.reported(_received(found)))
+        try:
+            # A pair (sent, received), or KVConnectorTransferResults from 0.30 on.
+            received = found[1] if isinstance(found, tuple) else found.finished_recving
+            if received:
+                rank.reported(received)
+                guard.worked("rank.reported")
+        except Exception as error:
+            guard.failed("rank.reported", error)
         return found
 
     connector.start_load_kv = start_load_kv
@@ -225,12 +262,6 @@ def _put_on(connector: Any, rank: Rank, guard: Guard, meta_class: Any) -> None:
     worker._read_blocks, worker._read_blocks_for_req = post_blocks, read_blocks
     worker._handle_failed_transfer = handle_failed
     setattr(worker, results, get_results)
-
-
-def _received(found: Any) -> set[str]:
-    """Of a pair (sent, received), or of a KVConnectorTransferResults from 0.30 on."""
-    received: set[str] = found[1] if isinstance(found, tuple) else found.finished_recving
-    return received
 
 
 def _safely(guard: Guard, hook: str, call: Callable[[], Any]) -> Any:

@@ -55,7 +55,9 @@ class Releaser:
         # connector may write into a request of which NIXL's ranks say that they are done.
         self._awaited: dict[str, float] = {}
         self._wanted: list[str] = []
-        self._greeted = False
+        # Whether the next directive is due whatever is asked. The first one greets the ranks, so that they
+        # may send their counts.
+        self._untold = True
         self._tell: dict[str, list[str]] = {"gone": [], "back": []}
         self._gone = Tombstones()
         self._next_scan = 0.0
@@ -132,6 +134,7 @@ class Releaser:
             self._awaited.pop(request_id, None)
             self._gone.add([request_id])
             self._tell["gone"].append(request_id)
+            self._untold = True
             self._forget_counts(core, request_id)
             return
         raise NotReleasedError("vLLM did not take it")
@@ -192,17 +195,23 @@ class Releaser:
             safely("release.allocated", self._allocated, side, *args, **kwargs)
             return result
 
+        # These two run with every step, and in nearly every step have nothing to do: they look before they
+        # call anything.
+
         @functools.wraps(build)
         def build_connector_meta(*args: Any, **kwargs: Any) -> Any:
             metadata = build(*args, **kwargs)
-            safely("release.direct", self._direct, metadata)
+            if self._awaited or self._gone or self._wanted or self._untold:
+                safely("release.direct", self._direct, metadata)
             return metadata
 
         @functools.wraps(update)
         def update_from_kv_xfer_finished(output: Any) -> Any:
             # First what keeps the engine alive, whatever the ranks may have sent.
-            safely("release.drop-late", self._drop_late, output)
-            safely("release.hear", self._hear, output)
+            if getattr(output, "finished_recving", True):
+                safely("release.drop-late", self._drop_late, output)
+            if getattr(output, "kv_connector_worker_meta", None) is not None:
+                safely("release.hear", self._hear, output)
             return update(output)
 
         connector.update_state_after_alloc = update_state_after_alloc
@@ -219,16 +228,15 @@ class Releaser:
             self._awaited.pop(name, None)
 
     def _direct(self, metadata: Any) -> None:
-        """With every step: a few comparisons, unless something starts or is due. The first one greets the
-        ranks, so that they may send their counts."""
+        """What starts anew, what is due to be asked, and what the ranks are to know."""
         if self._gone and metadata.reqs_to_recv:
             self._starting(metadata.reqs_to_recv)
         if self._awaited and self._guard.disabled is None and self._clock() >= self._next_scan:
             self._scan()
-        if self._wanted or self._tell["gone"] or self._tell["back"] or not self._greeted:
+        if self._wanted or self._untold:
             self._number += 1
             setattr(metadata, DIRECTIVE, {"number": self._number, "ask": self._wanted, **self._tell})
-            self._wanted, self._tell, self._greeted = [], {"gone": [], "back": []}, True
+            self._wanted, self._tell, self._untold = [], {"gone": [], "back": []}, False
 
     def _starting(self, starts: dict[str, Any]) -> None:
         """A released request that is not there any more starts nothing; one that is has come anew."""
@@ -236,6 +244,7 @@ class Releaser:
             if one in self._scheduler.requests:
                 self._gone.forget([one])
                 self._tell["back"].append(one)
+                self._untold = True
             else:
                 del starts[one]
 
