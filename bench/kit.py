@@ -1,7 +1,7 @@
 """What the engine kit costs.
 
     python -m bench.kit                                       the ledger and the list; needs no engine
-    python -m bench.kit --engines [--pairs 20] [--requests 64]   and real engines, with the kit and stock
+    python -m bench.kit --engines [--starts 8] [--pairs 3]   and real engines, with the kit and stock
     python -m bench.kit --engines --control                   two stock pairs: what the method itself says
 
 The engines are a prefill and a decode of vLLM on the CPU (`make engines`) with the tests' tiny model, whose
@@ -110,7 +110,7 @@ def without_engines() -> None:
     print(f"hook      {1e6 * hook_seconds():.2f} µs a call, over vLLM's own method")
 
 
-def with_engines(version: str, pairs: int, requests: int, control: bool) -> None:
+def with_engines(version: str, starts: int, pairs: int, requests: int, control: bool) -> None:
     from bench import kit_engines
 
     if not control:
@@ -122,11 +122,11 @@ def with_engines(version: str, pairs: int, requests: int, control: bool) -> None
                 f"{one.what:<28} {one.steps:>7,} {1e3 * one.step:>11.2f} {1e6 * one.ours:>9.1f} "
                 f"{one.calls:>7.1f} {100 * one.ours / one.step:>7.2f} % {100 * one.ours / 0.01:>7.2f} %"
             )
-    found = kit_engines.compare(version, pairs, requests, control)
+    found = kit_engines.compare(version, starts, pairs, requests, control)
     what = "stock against stock" if control else "kit against stock"
     print()
-    print(f"{what}, {pairs} pairs of runs of {requests} requests, {kit_engines.CLIENTS} at a time; ", end="")
-    print(f"vLLM {version}; above 1 is better")
+    print(f"{what}, {starts} starts, {pairs} pairs of runs of {requests} requests in each, ", end="")
+    print(f"{kit_engines.CLIENTS} at a time; vLLM {version}; above 1 is better")
     for label, ratio in (
         ("tokens a second", found.tokens),
         ("time to first token", found.first),
@@ -151,13 +151,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--engines", action="store_true")
     parser.add_argument("--control", action="store_true")
-    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--starts", type=int, default=8, help="of all engines; at least 3")
+    parser.add_argument("--pairs", type=int, default=3, help="of runs, in each start")
     parser.add_argument("--requests", type=int, default=64)
     parser.add_argument("--version", default="0.29.0")
     options = parser.parse_args(arguments)
     without_engines()
     if options.engines:
-        with_engines(options.version, options.pairs, options.requests, options.control)
+        with_engines(options.version, options.starts, options.pairs, options.requests, options.control)
 
 
 if __name__ == "__main__":

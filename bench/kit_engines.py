@@ -6,7 +6,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -115,38 +115,47 @@ def load(one: Pair, requests: int, seed: int) -> Run:
     )
 
 
-def compare(version: str, pairs: int, requests: int, control: bool) -> Compared:
-    """Both pairs stand side by side and take turns, the one that begins alternating. control: neither has the
-    kit, which shows what the method itself makes of two equal pairs."""
-    with Bed(version) as bed:
-        kit, stock = pair(bed, "kit", not control), pair(bed, "stock", False)
-        start(*kit.engines, *stock.engines)
-        for one in (kit, stock):
-            load(one, 2 * CLIENTS, 0)
-            load(one, requests, 1)
-        kits: list[Run] = []
-        stocks: list[Run] = []
-        own = 0.0
-        busy = _machine()
-        began = time.monotonic()
-        for number in range(pairs):
-            order = [(kit, kits), (stock, stocks)]
-            for one, runs in order if number % 2 == 0 else reversed(order):
-                before = _processor(one)
-                runs.append(load(one, requests, number + 2))
-                own += _processor(one) - before
-        cores = os.cpu_count() or 1
-        capacity = (time.monotonic() - began) * cores
-        used = _machine() - busy
+def compare(version: str, starts: int, pairs: int, requests: int, control: bool) -> Compared:
+    """In each start both pairs of engines stand side by side and take turns for so many pairs of runs; which
+    is started first, and which begins, alternates. control: neither has the kit, which shows what the method
+    itself makes of two equal pairs."""
+    kits: list[list[Run]] = []
+    stocks: list[list[Run]] = []
+    own = busy = passed = 0.0
+    for number in range(starts):
+        with Bed(version) as bed:
+            kit, stock = pair(bed, "kit", not control), pair(bed, "stock", False)
+            both = (kit, stock) if number % 2 == 0 else (stock, kit)
+            start(*both[0].engines, *both[1].engines)
+            for one in both:
+                load(one, 2 * CLIENTS, 0)
+                load(one, requests, 1)
+            kits.append([])
+            stocks.append([])
+            machine, began = _machine(), time.monotonic()
+            for turn in range(pairs):
+                order = [(kit, kits[-1]), (stock, stocks[-1])]
+                for one, runs in order if (number + turn) % 2 == 0 else reversed(order):
+                    before = _processor(one)
+                    runs.append(load(one, requests, number * pairs + turn + 2))
+                    own += _processor(one) - before
+            passed += time.monotonic() - began
+            busy += _machine() - machine
+    capacity = passed * (os.cpu_count() or 1)
+
+    def ratio(what: Callable[[Run], float], more_is_better: bool = False) -> Ratio:
+        ours, theirs = ([[what(run) for run in runs] for runs in each] for each in (kits, stocks))
+        return paired(ours, theirs) if more_is_better else paired(theirs, ours)
+
     return Compared(
-        tokens=paired([run.tokens for run in kits], [run.tokens for run in stocks]),
-        first=paired([run.first for run in stocks], [run.first for run in kits]),
-        gap=paired([run.gap for run in stocks], [run.gap for run in kits]),
-        processor=paired([run.processor for run in stocks], [run.processor for run in kits]),
-        kit=kits,
-        stock=stocks,
-        busy=used / capacity,
-        others=(used - own) / capacity,
+        tokens=ratio(lambda run: run.tokens, more_is_better=True),
+        first=ratio(lambda run: run.first),
+        gap=ratio(lambda run: run.gap),
+        processor=ratio(lambda run: run.processor),
+        kit=[run for runs in kits for run in runs],
+        stock=[run for runs in stocks for run in runs],
+        busy=busy / capacity,
+        others=(busy - own) / capacity,
     )
 
 

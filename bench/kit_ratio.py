@@ -10,26 +10,30 @@ from statistics import NormalDist, fmean, stdev
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """The geometric mean of the pairs' ratios, and the ends of its 95 % interval."""
+    """The geometric mean of the starts' ratios, and the ends of its 95 % interval."""
 
     mean: float
     low: float
     high: float
-    pairs: int
 
     def __str__(self) -> str:
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def paired(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """above[i] / below[i], as they were measured side by side; on logarithms, so that a ratio and its inverse
-    weigh the same. Raises ValueError for fewer than three pairs, or different numbers of them."""
-    logs = [log(a / b) for a, b in zip(above, below, strict=True)]
+def paired(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> Ratio:
+    """above[start][i] / below[start][i], as they were measured side by side; on logarithms, so that a ratio
+    and its inverse weigh the same. Two engines that were started differ by a few per cent for as long as they
+    run, by chance: so what the interval is made of is the starts, not the runs. Raises ValueError for fewer
+    than three starts, or different numbers of runs."""
+    logs = [
+        fmean(log(a / b) for a, b in zip(ups, downs, strict=True))
+        for ups, downs in zip(above, below, strict=True)
+    ]
     if len(logs) < 3:
-        raise ValueError(f"{len(logs)} pairs are too few for an interval")
+        raise ValueError(f"{len(logs)} starts are too few for an interval")
     mean = fmean(logs)
     half = t_975(len(logs) - 1) * stdev(logs) / sqrt(len(logs))
-    return Ratio(exp(mean), exp(mean - half), exp(mean + half), len(logs))
+    return Ratio(exp(mean), exp(mean - half), exp(mean + half))
 
 
 def t_975(degrees: int) -> float:
