@@ -15,8 +15,9 @@ TIERS = {
 }
 
 _ran: Counter[str] = Counter()
-_left_out: Counter[str] = Counter()
 _skipped: Counter[tuple[str, str]] = Counter()
+# Of this process; of each worker where there are workers (pytest-xdist), which all collect the same.
+_left_out: Counter[str] = Counter()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,15 +47,24 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
     _left_out.update(_tier(item) for item in items)
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-    outcome = yield
-    report = outcome.get_result()
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    tier = next(tier for tier in TIERS if tier in report.keywords)
     if report.skipped:
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        _skipped[_tier(item), why.removeprefix("Skipped: ")] += 1
+        _skipped[tier, why.removeprefix("Skipped: ")] += 1
     elif report.when == "call":
-        _ran[_tier(item)] += 1
+        _ran[tier] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    _left_out.update(Counter(getattr(node, "workeroutput", {}).get("left_out", {})) - _left_out)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

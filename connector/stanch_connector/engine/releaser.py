@@ -181,18 +181,14 @@ class Releaser:
         side = connector.connector_scheduler
         self._update, guard = update, self._guard
 
-        def safely(hook: str, call: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-            try:
-                call(*args, **kwargs)
-            except Exception as error:
-                guard.failed(hook, error)
-            else:
-                guard.worked(hook)
-
         @functools.wraps(allocate)
         def update_state_after_alloc(*args: Any, **kwargs: Any) -> Any:
             result = allocate(*args, **kwargs)
-            safely("release.allocated", self._allocated, side, *args, **kwargs)
+            try:
+                self._allocated(side, *args, **kwargs)
+                guard.worked("release.allocated")
+            except Exception as error:
+                guard.failed("release.allocated", error)
             return result
 
         # These two run with every step, and in nearly every step have nothing to do: they look before they
@@ -201,17 +197,29 @@ class Releaser:
         @functools.wraps(build)
         def build_connector_meta(*args: Any, **kwargs: Any) -> Any:
             metadata = build(*args, **kwargs)
-            if self._awaited or self._gone or self._wanted or self._untold:
-                safely("release.direct", self._direct, metadata)
+            try:
+                if self._awaited or self._gone or self._wanted or self._untold:
+                    self._direct(metadata)
+                    guard.worked("release.direct")
+            except Exception as error:
+                guard.failed("release.direct", error)
             return metadata
 
         @functools.wraps(update)
         def update_from_kv_xfer_finished(output: Any) -> Any:
             # First what keeps the engine alive, whatever the ranks may have sent.
-            if getattr(output, "finished_recving", True):
-                safely("release.drop-late", self._drop_late, output)
-            if getattr(output, "kv_connector_worker_meta", None) is not None:
-                safely("release.hear", self._hear, output)
+            try:
+                if output.finished_recving:
+                    self._drop_late(output)
+                    guard.worked("release.drop-late")
+            except Exception as error:
+                guard.failed("release.drop-late", error)
+            try:
+                if getattr(output, "kv_connector_worker_meta", None) is not None:
+                    self._hear(output)
+                    guard.worked("release.hear")
+            except Exception as error:
+                guard.failed("release.hear", error)
             return update(output)
 
         connector.update_state_after_alloc = update_state_after_alloc
