@@ -19,7 +19,7 @@ from time import process_time
 
 from stanch.core.policy import Policy
 from stanch.core.sample import Role, Sample
-from stanch.core.turn import Fleet, Reading, Turn, turn
+from stanch.core.turn import Memory, Reading, Turn, turn
 
 INTERVAL = 5.0
 DAY_SECONDS = 86_400.0
@@ -70,27 +70,27 @@ def readings(engines: int, number: int, interval: float) -> list[Reading]:
 
 def seconds_per_turn(engines: int, turns: int) -> tuple[float, Turn]:
     """(median of the CPU seconds of a turn, the last one's outcome); twenty turns more come first."""
-    fleet, taken = Fleet(), []
+    memory, taken = Memory(), []
     for number in range(20 + turns):
         now = readings(engines, number, INTERVAL)
         begun = process_time()
-        fleet, outcome = turn(fleet, now, POLICY, number * INTERVAL)
+        memory, outcome = turn(memory, now, POLICY, number * INTERVAL)
         taken.append(process_time() - begun)
     return median(taken[20:]), outcome
 
 
 def bytes_per_engine(engines: int) -> float:
     """What the fleet's state holds, by tracemalloc: the last readings are a part of it."""
-    fleet = Fleet()
+    memory = Memory()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(40):
-        fleet, _ = turn(fleet, readings(engines, number, INTERVAL), POLICY, number * INTERVAL)
+        memory, _ = turn(memory, readings(engines, number, INTERVAL), POLICY, number * INTERVAL)
     del _
     gc.collect()
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    return held / len(fleet.engines)
+    return held / len(memory.engines)
 
 
 def size(thing: object, seen: set[int]) -> int:
@@ -113,11 +113,11 @@ def sizes_over_a_day(engines: int, interval: float) -> dict[int, float]:
     policy = Policy(interval_seconds=interval, lease_seconds=30.0)
     last = int(DAY_SECONDS / interval)
     marks = {int(hour * 3600 / interval): hour for hour in (1, 6, 12, 18, 24)}
-    fleet, found = Fleet(), {}
+    memory, found = Memory(), {}
     for number in range(1, last + 1):
-        fleet, _ = turn(fleet, readings(engines, number, interval), policy, number * interval)
+        memory, _ = turn(memory, readings(engines, number, interval), policy, number * interval)
         if number in marks:
-            found[marks[number]] = size(fleet, set()) / engines
+            found[marks[number]] = size(memory, set()) / engines
     return found
 
 

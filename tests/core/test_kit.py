@@ -14,7 +14,7 @@ from stanch.core.look import fault_due, look_every
 from stanch.core.policy import Policy
 from stanch.core.report import record, sentence
 from stanch.core.sample import Lifecycle, Role, Sample
-from stanch.core.turn import Fleet, Reading, turn
+from stanch.core.turn import Memory, Reading, turn
 from stanch.core.verdict import Answer, Cap, Signature, State, Verdict
 from tests.core.build import POLICY, sample
 
@@ -47,18 +47,18 @@ def listed(t: float, *entries: Entry) -> KitReport:
 def look(*entries: Entry, role: Role = Role.DECODE, policy: Policy = POLICY, **reading: Any) -> Verdict:
     """The verdict of the first reading of an engine whose kit lists these."""
     found = [Reading(sample(10, **(reading or AT_WORK)), role, report=listed(10, *entries))]
-    return turn(Fleet(), found, policy, 10)[1].verdicts[0]
+    return turn(Memory(), found, policy, 10)[1].verdicts[0]
 
 
 def watch(
     seconds: float, *entries: Entry, role: Role = Role.DECODE, policy: Policy = POLICY, **reading: Any
 ) -> Verdict:
     """The last verdict of an engine that stands still for so long, its kit's list new in every turn."""
-    fleet = Fleet()
+    memory = Memory()
     for i in range(int(seconds / 5) + 1):
         t = 5.0 * i
         one = Reading(sample(t, **reading), role, policy=policy, report=listed(t, *entries))
-        fleet, result = turn(fleet, [one], policy, t)
+        memory, result = turn(memory, [one], policy, t)
     return result.verdicts[0]
 
 
@@ -188,11 +188,11 @@ class TestBidirectional:
     )
     def test_held_floor_may_be_a_fault(self, entries: Sequence[Entry], state: State, cap: Cap | None) -> None:
         policy = replace(BIDIRECTIONAL, parked_remote_kv_seconds=86_400.0)
-        fleet = Fleet()
+        memory = Memory()
         for i in range(200):
             t = 5.0 * i
             one: Sample = sample(t, **HELD, generation_tokens=1000.0 + i)
-            fleet, result = turn(fleet, [Reading(one, report=listed(t, *entries))], policy, t)
+            memory, result = turn(memory, [Reading(one, report=listed(t, *entries))], policy, t)
         verdict = result.verdicts[0]
         assert (verdict.signature, verdict.state, verdict.cap) == (Signature.HELD_FLOOR, state, cap)
 
@@ -264,7 +264,7 @@ class TestFleet:
         ],
     )
     def test_producer_stranded(self, decode: Sequence[Entry] | None, state: State) -> None:
-        policy, fleet = replace(POLICY, lease_seconds=30.0), Fleet()
+        policy, memory = replace(POLICY, lease_seconds=30.0), Memory()
         for i in range(20):
             t = 5.0 * i
             prefill: Sample = replace(sample(t, **HELD), engine="p")
@@ -273,7 +273,7 @@ class TestFleet:
                 Reading(prefill, Role.PREFILL, report=listed(t, aged(replace(LEASED, share=0.3), t))),
                 Reading(sample(t, **HELD), Role.DECODE, report=other),
             ]
-            fleet, result = turn(fleet, pair, policy, t)
+            memory, result = turn(memory, pair, policy, t)
         verdict = result.verdicts[0]
         assert (verdict.signature, verdict.state) == (Signature.PRODUCER_STRANDED, state)
         assert (verdict.confirmation is Answer.CONFIRMED) == (state is State.FAULT)

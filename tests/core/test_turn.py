@@ -9,7 +9,7 @@ import pytest
 
 from stanch.core.policy import Policy
 from stanch.core.sample import Role, Sample
-from stanch.core.turn import Fleet, Reading, Turn, turn
+from stanch.core.turn import Memory, Reading, Turn, turn
 from stanch.core.verdict import Cap, Signature, State, Verdict, Warn
 from tests.core.build import sample
 
@@ -22,7 +22,7 @@ class Play:
     """A fleet by name, driven turn by turn."""
 
     def __init__(self, policy: Policy = POLICY, **roles: Role) -> None:
-        self.policy, self.roles, self.fleet = policy, roles, Fleet()
+        self.policy, self.roles, self.memory = policy, roles, Memory()
         self.t = 0.0
         self.result: Turn | None = None
 
@@ -34,7 +34,7 @@ class Play:
             for name, role in self.roles.items():
                 one: Sample = replace(sample(self.t, **readings.get(name, {})), engine=name)
                 found.append(Reading(one, role))
-            self.fleet, self.result = turn(self.fleet, found, self.policy, self.t)
+            self.memory, self.result = turn(self.memory, found, self.policy, self.t)
         assert self.result is not None
         return {v.engine: v for v in self.result.verdicts}
 
@@ -96,14 +96,14 @@ def test_the_two_leases_count_from_when_the_last_decode_went_quiet() -> None:
 
 
 def test_decodes_of_another_deployment_say_nothing() -> None:
-    now, fleet = 0.0, Fleet()
+    now, memory = 0.0, Memory()
     for _ in range(100):
         now += 5
         readings = [
             Reading(replace(sample(now, usage=0.4), engine="p"), Role.PREFILL, "one"),
             Reading(replace(sample(now), engine="d"), Role.DECODE, "other"),
         ]
-        fleet, result = turn(fleet, readings, POLICY, now)
+        memory, result = turn(memory, readings, POLICY, now)
     assert result.verdicts[0].cap is Cap.NO_FLEET
 
 
@@ -171,10 +171,10 @@ def test_an_engine_that_is_gone_is_forgotten() -> None:
     play.turns(5)
     play.roles = {"a": Role.DECODE}
     play.turns(5)
-    assert set(play.fleet.engines) == {"a"}
+    assert set(play.memory.engines) == {"a"}
 
 
 def test_an_engine_that_is_read_twice_is_an_error() -> None:
     one = Reading(sample(0))
     with pytest.raises(ValueError, match="decode-3 is read twice"):
-        turn(Fleet(), [one, one], POLICY, 0)
+        turn(Memory(), [one, one], POLICY, 0)

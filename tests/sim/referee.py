@@ -10,7 +10,7 @@ from time import process_time
 
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
-from stanch.core.turn import Fleet, Reading, turn
+from stanch.core.turn import Memory, Reading, turn
 from stanch.core.verdict import State, Verdict
 from tests.sim.engine import Leak
 from tests.sim.load import DAY_SECONDS
@@ -94,13 +94,13 @@ def judge(setting: Setting, seconds: float = DAY_SECONDS, **changed: float) -> T
         for e in deployment.engines
     }
     roles = {e.name: e.role for e in deployment.engines}
-    fleet = Fleet()
+    memory = Memory()
     quiet_since: float | None = 0.0
     for seen in turns(deployment, setting.interval, seconds):
         now = seen[-1].sample.t
         before = process_time()
         readings = [Reading(s.sample, roles[s.sample.engine]) for s in seen]
-        fleet, outcome = turn(fleet, readings, policy, now)
+        memory, outcome = turn(memory, readings, policy, now)
         tally.detector_seconds += process_time() - before
         quiet = _decodes_are_quiet(seen, roles)
         quiet_since = (now if quiet_since is None else quiet_since) if quiet else None

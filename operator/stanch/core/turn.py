@@ -43,7 +43,7 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class Memory:
     """What is remembered of all engines; an engine that is not read in a turn is forgotten."""
 
     engines: Mapping[str, EngineState] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class Turn:
     blind_fleet: bool
 
 
-def turn(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: float) -> tuple[Fleet, Turn]:
+def turn(memory: Memory, readings: Sequence[Reading], policy: Policy, now: float) -> tuple[Memory, Turn]:
     """Judge one reading of every engine. Raises ValueError where an engine is read twice."""
-    deployments = _decodes(fleet, readings, policy, now)
+    deployments = _decodes(memory, readings, policy, now)
     armed_policies: dict[Policy, Policy] = {}
     engines: dict[str, EngineState] = {}
     verdicts = []
@@ -70,7 +70,7 @@ def turn(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: float) 
         name = reading.sample.engine
         if name in engines:
             raise ValueError(f"engine {name} is read twice in one turn")
-        before = fleet.engines.get(name, _FRESH)
+        before = memory.engines.get(name, _FRESH)
         own = reading.policy or policy
         known = deployments.get(reading.deployment)
         armed = (before.trends.transfer_until is not None and now < before.trends.transfer_until) or (
@@ -97,7 +97,7 @@ def turn(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: float) 
     for name in arm & deployments.keys():
         deployments[name] = replace(deployments[name], armed_until=until)
     blind = sum(v.state is State.BLIND for v in verdicts)
-    return Fleet(engines, deployments), Turn(now, tuple(verdicts), blind * 2 > len(verdicts))
+    return Memory(engines, deployments), Turn(now, tuple(verdicts), blind * 2 > len(verdicts))
 
 
 def _asked(
@@ -121,7 +121,9 @@ def _troubled(before: EngineState, after: EngineState) -> bool:
     )
 
 
-def _decodes(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: float) -> dict[str, Deployment]:
+def _decodes(
+    memory: Memory, readings: Sequence[Reading], policy: Policy, now: float
+) -> dict[str, Deployment]:
     """The deployments whose decodes are known, with how long those have been quiet.
 
     An engine whose role is not known may be one more decode: it can make them unquiet, not known.
@@ -135,7 +137,7 @@ def _decodes(fleet: Fleet, readings: Sequence[Reading], policy: Policy, now: flo
             unquiet.add(reading.deployment)
     found = {}
     for name in known:
-        old = fleet.deployments.get(name, Deployment())
+        old = memory.deployments.get(name, Deployment())
         since = None if name in unquiet else now if old.quiet_since is None else old.quiet_since
         found[name] = old if since == old.quiet_since else replace(old, quiet_since=since)
     return found

@@ -15,7 +15,7 @@ from stanch.core.kit import KitReport
 from stanch.core.look import look_every
 from stanch.core.policy import PIN_MARGIN_SECONDS, Policy, lease_of_version
 from stanch.core.sample import Role, Sample
-from stanch.core.turn import Deployment, Fleet, Reading, turn
+from stanch.core.turn import Deployment, Memory, Reading, turn
 from stanch.core.verdict import State, Verdict
 from stanch.edge import client, engine, one_engine
 from stanch.edge.asking import Asking, Judged, Said
@@ -66,7 +66,7 @@ class Live:
         self._kits = Kits(session, clock, key)
         self._asking = Asking(self, session, clock, key)
         self.blind_fleet = False
-        self._fleet = Fleet()
+        self._memory = Memory()
         self._newest: dict[str, Scrape] = {}
         self._roles: dict[str, Role] = {}
         self._restarts: dict[str, float | None] = {}
@@ -123,10 +123,10 @@ class Live:
     def arm(self, deployments: Iterable[str]) -> None:
         """Shorten the holds of these deployments' decodes for a while, from now on."""
         until = self.clock() + self.policy.transfer_fault_seconds
-        known = dict(self._fleet.deployments)
+        known = dict(self._memory.deployments)
         for name in deployments:
             known[name] = replace(known.get(name, Deployment()), armed_until=until)
-        self._fleet = replace(self._fleet, deployments=known)
+        self._memory = replace(self._memory, deployments=known)
 
     async def look(self) -> None:
         """Scrape every target once, now."""
@@ -222,7 +222,7 @@ class Live:
                     sample = Sample(sample.t, sample.engine, blind=one_engine.SEVERAL)
                 readings.append(Reading(sample, self.role(watched), watched.deployment, policy, report))
                 scrapes.append(scrape)
-        self._fleet, result = turn(self._fleet, readings, self.policy, now)
+        self._memory, result = turn(self._memory, readings, self.policy, now)
         self.blind_fleet = result.blind_fleet
         self._notice_restarts(zip(result.verdicts, scrapes, strict=True))
         self._look_where_due(zip(result.verdicts, scrapes, strict=True))
@@ -239,7 +239,7 @@ class Live:
     def _notice_restarts(self, judged: Iterable[tuple[Verdict, Scrape]]) -> None:
         """A process that restarted may be another vLLM: its version is unknown until it says it again."""
         for verdict, scrape in judged:
-            restarted = self._fleet.engines[verdict.engine].restarted_t
+            restarted = self._memory.engines[verdict.engine].restarted_t
             if restarted != self._restarts.get(verdict.engine):
                 self._restarts[verdict.engine] = restarted
                 self._learn_again(scrape.target.name)
@@ -318,10 +318,10 @@ class Live:
 
     def state_of(self, name: str) -> EngineState | None:
         """What is remembered of an engine; None where it has left its page."""
-        return self._fleet.engines.get(name)
+        return self._memory.engines.get(name)
 
     def put(self, name: str, state: EngineState) -> None:
-        self._fleet = replace(self._fleet, engines={**self._fleet.engines, name: state})
+        self._memory = replace(self._memory, engines={**self._memory.engines, name: state})
 
     async def read(self, judged: Judged) -> Sample:
         """A new reading of one engine."""

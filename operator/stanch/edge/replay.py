@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from stanch.core.policy import Policy
 from stanch.core.sample import Role, Sample
-from stanch.core.turn import Fleet, Reading, turn
+from stanch.core.turn import Memory, Reading, turn
 from stanch.core.verdict import Verdict
 from stanch.edge.errors import FileError
 from stanch.edge.reading import Reader
@@ -108,8 +108,8 @@ def judge(lines: Sequence[Line], policy: Policy, role: Role) -> Iterator[tuple[L
     step = median_step(lines)
     if step is not None:
         policy = replace(policy, interval_seconds=step)
-    fleet = Fleet()
+    memory = Memory()
     for line in lines:
-        fleet, result = turn(fleet, [Reading(s, role) for s in line.samples], policy, line.t)
+        memory, result = turn(memory, [Reading(s, role) for s in line.samples], policy, line.t)
         for verdict in result.verdicts:
             yield line, verdict
