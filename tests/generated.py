@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stanch.api.document import kinds_md
 from stanch.api.generate import files
-from stanch.core.detector import TRANSITIONS, Event, Phase
+from stanch.core.phases import TRANSITIONS, Event, Phase
 from stanch.core.policy import Policy
 from stanch.edge.policy_file import as_yaml
 
@@ -31,7 +31,7 @@ def states() -> str:
         [
             "# States of an engine",
             "",
-            "Made from the table of `operator/stanch/core/detector.py`; what is not in it raises.",
+            "Made from the table of `operator/stanch/core/phases.py`; what is not in it raises.",
             "",
             "```mermaid",
             "stateDiagram-v2",

@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from stanch.core.answers import answer, ask
-from stanch.core.detector import (
-    TRANSITIONS,
-    EngineState,
-    Event,
-    IllegalTransitionError,
-    Phase,
-    advance,
-    step,
-)
+from stanch.core.detector import EngineState, step
+from stanch.core.phases import TRANSITIONS, Event, IllegalTransitionError, Phase, advance
 from stanch.core.policy import Policy
 from stanch.core.sample import Lifecycle, Role
 from stanch.core.verdict import Answer, Cap, Signature, State

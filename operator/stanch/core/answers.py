@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stanch.core.detector import EngineState, Event, advance
+from stanch.core.detector import EngineState
+from stanch.core.phases import Event, advance
 from stanch.core.signatures import NO_FLOOR, canary_cost
 from stanch.core.verdict import Answer, Signature, State, Verdict
 

@@ -12,8 +12,9 @@ import aiohttp
 from stanch.core.answers import answer, ask
 from stanch.core.confirm import Canary, Outcome, Ruling
 from stanch.core.confirm_list import judge_list
-from stanch.core.detector import EngineState, IllegalTransitionError
+from stanch.core.detector import EngineState
 from stanch.core.kit import KitReport
+from stanch.core.phases import IllegalTransitionError
 from stanch.core.policy import Policy
 from stanch.core.sample import Sample
 from stanch.core.signatures import NOTHING_OWED
