@@ -9,10 +9,10 @@ import pytest
 from stanch.core.fleet import CordonMark, Fleet, Kit, Way
 from stanch.core.history import Claim, Confirmation, Ending, History, Incident, Ledger, Trigger
 from stanch.core.plan_limits import Limits, MaxUnavailable
-from stanch.core.plan_types import Action, Verb
+from stanch.core.plan_types import Verb
 from stanch.core.planner import plan
 from stanch.core.sample import Role
-from stanch.core.verdict import Answer, Signature, Verdict
+from stanch.core.verdict import Answer, Signature
 from tests.core.plan_world import ENFORCE, START, Sim, World
 from tests.core.test_planner_fleet import fleet, order_of, waits
 from tests.core.test_planner_table import pair
@@ -150,38 +150,6 @@ def test_ranks_that_fault_later_join_the_incident() -> None:
         world.verdicts = lambda verdicts=verdicts: verdicts  # type: ignore[method-assign,misc]
         world.run(1)
     assert world.only().engines == ("d1/0", "d1/1")
-
-
-def test_a_rank_that_faults_while_another_is_released_is_another_episode_and_no_reason_to_restart() -> None:
-    ranks = ("d1/0", "d1/1")
-    world = World({"d1": Sim("d1", leak=0.7, engines=ranks, releasable=True), "d2": Sim("d2")})
-    stuck = world.stuck(world.units["d1"])
-    leak, then = {"d1/0"}, iter(({"d1/1"}, set[str]()))
-    faults, healthy = world.verdicts(), World({"d1": Sim("d1", engines=ranks), "d2": Sim("d2")}).verdicts()
-
-    def verdicts() -> list[Verdict]:
-        return [f if f.engine in leak else h for f, h in zip(faults, healthy, strict=True)]
-
-    def asked(action: Action, world: World) -> None:
-        for engine in action.engines:
-            yes = engine in leak
-            answer = Answer.CONFIRMED if yes else Answer.VETOED
-            said = Confirmation(engine, world.now, answer, "c1.1", "", stuck if yes else ())
-            world.confirmations.append(said)
-
-    def released(_action: Action, _world: World) -> str:
-        leak.clear()
-        leak.update(next(then))
-        return "done"
-
-    world.verdicts = verdicts  # type: ignore[method-assign]
-    world.say = {Verb.ASK: asked, Verb.RELEASE: released}
-    world.run(20)
-    assert [(one.episode, one.engines, one.code) for one in world.incidents.values()] == [
-        (1, ("d1/0",), "Released"),
-        (2, ("d1/1",), "Released"),
-    ]
-    assert not {"cordon d1", "restart d1"} & set(world.acts())
 
 
 def test_a_group_of_which_a_container_has_restarted_is_not_back_before_its_pods_are_others() -> None:

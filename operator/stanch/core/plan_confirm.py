@@ -56,8 +56,12 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         incident = replace(incident, engines=tuple(dict.fromkeys((*incident.engines, *faults))))
     after = 0.0 if release is None or release.end is None else release.end
     answer, said = scene.heard(unit, incident.engines, after)
+    if release is not None and answer is None:
+        # An end does nothing to the engine, so its answer need not be of the last interval.
+        answer, said = _denied_since(scene, incident, unit, after)
     if answer is Answer.VETOED:
         return _denied(scene, incident, said)
+    others = release is not None and _are_others(incident, said)
     if answer is Answer.CONFIRMED:
         incident = noted(scene, incident, said)
     elif _out_of_patience(scene, incident, unit, answer, after):
@@ -78,7 +82,7 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
     if release is not None and not scene.answers(unit, incident.engines, after):
         ask(scene, incident, unit, incident.engines, after)  # whether it helped, before anything else
         return incident
-    if may_release(scene, incident, unit):
+    if may_release(scene, incident, unit, others=others):
         if answer is Answer.CONFIRMED and any(stuck.releasable for stuck in incident.stuck):
             done = incident.finish(StepOutcome.DONE, causes(said), scene.now)
             return done.begin(StepName.RELEASE, scene.now)
@@ -87,6 +91,22 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
             ask(scene, incident, unit, incident.engines, after)
             return incident
     return _disrupt(scene, incident, unit, answer, said, after)
+
+
+def _denied_since(
+    scene: Scene, incident: Incident, unit: Unit, after: float
+) -> tuple[Answer | None, list[Confirmation]]:
+    """VETOED where that is the last word since then of each of its engines; else no answer."""
+    said = scene.answers(unit, incident.engines, after)
+    denied = len(said) == len(incident.engines) and all(one.answer is Answer.VETOED for one in said)
+    return (Answer.VETOED, said) if denied else (None, [])
+
+
+def _are_others(incident: Incident, said: list[Confirmation]) -> bool:
+    """Whether what is stuck now are none of the requests that the release was for: another rank's, whose list
+    was too old then, or new ones."""
+    stuck = {request.id for one in said for request in one.stuck or ()}
+    return bool(stuck) and stuck.isdisjoint(request.id for request in incident.stuck)
 
 
 def _denied(scene: Scene, incident: Incident, said: list[Confirmation]) -> Incident:
@@ -157,13 +177,15 @@ def _evictable(scene: Scene, incident: Incident, unit: Unit) -> bool:
     return False
 
 
-def may_release(scene: Scene, incident: Incident, unit: Unit) -> bool:
-    """Whether a release is still to be tried: once per incident, never on a prefill, by the kit only."""
+def may_release(scene: Scene, incident: Incident, unit: Unit, *, others: bool = False) -> bool:
+    """Whether a release is still to be tried: once for the same requests, never on a prefill, by the kit
+    only. others: other requests are stuck now than those of the last one."""
+    again = others and incident.tries(StepName.RELEASE) < RELEASE_TRIES
     return (
         Rung.RELEASE in scene.limits.steps
         and unit.role is not Role.PREFILL
         and all(pod.kit is not None for pod in unit.pods)
-        and _released(incident) is None
+        and (again or _released(incident) is None)
     )
 
 

@@ -84,7 +84,8 @@ DRAINED_PATIENCE_SECONDS: Final = 120.0
 # A fault that was not seen for so long is over, whatever ended it.
 FORGOTTEN_SECONDS: Final = 3600.0
 RELEASE_SECONDS: Final = 30.0
-# How often a release is planned whose order cannot be written; then the ladder goes on without it.
+# How often a release is planned whose order cannot be written, or after which other requests are stuck; then
+# the ladder goes on without it.
 RELEASE_TRIES: Final = 3
 # What the kit may need beyond a drain's own deadline to say how it ended.
 DRAIN_GRACE_SECONDS: Final = 30.0
