@@ -26,6 +26,8 @@ class Leak:
 
     pod: str
     planted: float
+    # When its page was first read since.
+    seen: float | None = None
     cordoned: float | None = None
     restarted: float | None = None
     released: float | None = None
@@ -149,6 +151,8 @@ class Engine:
 
     def page(self) -> bytes:
         now = time.time()
+        if self.leak is not None and self.leak.seen is None:
+            self.leak.seen = now
         works = self._works_since > 0
         worked = self._worked + (now - self._works_since if works else 0.0)
         tokens = int(worked * _TOKENS_A_SECOND)

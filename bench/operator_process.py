@@ -23,8 +23,8 @@ class OperatorProcess:
 
     def __init__(self, kubeconfig: str, log: Path, profile: Path | None) -> None:
         self._log = log
-        self._command = [sys.executable, *(["-m", "cProfile", "-o", str(profile)] if profile else [])]
-        self._command += ["-m", "stanch", "operator"]
+        module = ["bench.operator_profile", str(profile)] if profile else ["stanch", "operator"]
+        self._command = [sys.executable, "-m", *module]
         own = {"STANCH_HTTP_HOST": "127.0.0.1", "STANCH_HTTP_PORT": "0", "STANCH_NAMESPACE": NAMESPACE}
         self._environment = {**os.environ, **own, "KUBECONFIG": kubeconfig}
 

@@ -30,8 +30,12 @@ def quantile(values: Sequence[float], share: float) -> float:
 def cordon_table(leaks: Sequence[Mapping[str, Any]], hold: float) -> str:
     """From each leak's hold to the cordon on its pod and to the end of its repair."""
     lines = ["| beyond the hold | P50 s | P99 s | most s | goal, P99 | |", "|---|---|---|---|---|---|"]
-    for name, key, goal in (("cordoned", "cordoned", GOAL_SECONDS), ("restarted", "restarted", None)):
-        late = [one[key] - one["planted"] - hold for one in leaks if one[key] is not None]
+    for name, start, key, goal in (
+        ("cordoned, the hold counted from the first reading that shows it", "seen", "cordoned", GOAL_SECONDS),
+        ("cordoned, counted from the leak itself", "planted", "cordoned", None),
+        ("restarted, counted from the leak itself", "planted", "restarted", None),
+    ):
+        late = [one[key] - one[start] - hold for one in leaks if one[key] is not None]
         if not late:
             lines.append(f"| {name} | none | | | | |")
             continue
