@@ -156,6 +156,7 @@ class FakeVllm:
         self.sleeping: bool | None = None
         self.kit: FakeKit | None = None
         self.models: object = {"object": "list", "data": [{"id": "tiny", "max_model_len": 512}]}
+        self.models_status = 200
         self.started = 1_700_000_000.0
         self.asked: list[Asked] = []
         self.paths: list[str] = []
@@ -240,7 +241,7 @@ class FakeVllm:
         return web.json_response({"is_sleeping": self.sleeping})
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response(self.models)
+        return web.json_response(self.models, status=self.models_status)
 
     async def _ask_kit(self, request: web.Request) -> web.StreamResponse:
         self.paths.append(request.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ import yaml
 from stanch.api.watch import LeakWatch
 from stanch.core.fleet import Capability, Pod, Unit, Way
 from stanch.core.sample import Role
-from stanch.edge import diagnosis, diagnosis_access
+from stanch.edge import diagnosis, diagnosis_access, examination
+from stanch.edge.cluster import Cluster
 from stanch.edge.findings import Finding, Mark, exit_code, record
 from stanch.edge.kit import Facts, KitError
 from stanch.edge.permissions import NEEDED, POLICY, Permission
 from tests.bed import manifests
 from tests.edge.fake_api import FakeApi, refusal
+from tests.edge.fake_kit import FakeKit, entry
+from tests.edge.fake_vllm import FakeVllm
+from tests.edge.small_cluster import SmallCluster
 from tests.edge.test_cli_incidents import run
 
 pytestmark = pytest.mark.unit
@@ -189,6 +194,35 @@ def test_an_engine_that_wants_a_key() -> None:
     (said,) = diagnosis_access.key("shop/d0", True)
     assert (said.mark, "--api-key" in said.says, "--api-key" in said.todo) == (Mark.FAIL, True, True)
     assert diagnosis_access.key("shop/d0", False) == []
+
+
+def examined(directory: Path, *, kit: bool, locked: bool) -> list[Finding]:
+    """Of a watch over one pod, by HTTP, as doctor has it. locked: it was started with --api-key."""
+
+    async def whole() -> list[Finding]:
+        async with SmallCluster(directory) as small, FakeVllm() as engine:
+            engine.models_status = 401 if locked else 200
+            if kit:
+                engine.kit = FakeKit(entry())
+                engine.kit.key = "secret" if locked else None
+            small.pod("d0", engine)
+            small.watch()
+            found = LeakWatch.model_validate(small.objects["leakwatches", "shop"])
+            async with Cluster(small.kubeconfig(), own_namespace="stanch-system") as cluster:
+                return await examination.of_watch(cluster, found)
+
+    return asyncio.run(whole())
+
+
+@pytest.mark.parametrize("kit", [True, False])
+def test_a_key_is_found_out_by_what_the_operator_asks(tmp_path: Path, kit: bool) -> None:
+    locked = examined(tmp_path, kit=kit, locked=True)
+    assert [(one.about, one.mark) for one in locked if one.check == "API key"] == [("shop/d0", Mark.FAIL)]
+    # The rest is open without a key, and as well as before.
+    free = examined(tmp_path, kit=kit, locked=False)
+    assert [(one.check, one.mark) for one in locked if one.check != "API key"] == [
+        (one.check, one.mark) for one in free
+    ]
 
 
 def with_volume(**volume: Any) -> dict[str, Any]:

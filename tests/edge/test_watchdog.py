@@ -129,6 +129,22 @@ def test_a_restart_in_place_goes_down_the_whole_ladder(tmp_path: Path) -> None:
     play(tmp_path, script)
 
 
+def test_what_an_engine_said_counts_although_a_turn_reads_for_longer_than_an_interval(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.watch(remediation=RESTART)
+
+        async def slow(request: web.Request) -> None:
+            if request.method == "GET" and request.path.endswith("/pods"):
+                await asyncio.sleep(1.2)
+
+        s.cluster.refuse = slow
+        async with s.watchdog():
+            await until(s.ended, 50)
+        assert (s.status["ending"], s.status["code"]) == ("Resolved", "Restarted"), s.status
+
+    play(tmp_path, script)
+
+
 def test_eight_leaking_ranks_of_one_container_are_one_incident_and_one_restart(tmp_path: Path) -> None:
     async def script(s: Scene) -> None:
         assert s.engine.kit is not None

@@ -37,6 +37,7 @@ __all__ = ["Survey", "Surveyor"]
 
 # Owners of owners: pod, ReplicaSet, Deployment, and what stands above that.
 _OWNER_ROUNDS = 6
+_OWNERS_SECONDS = 300.0
 _CORE_KINDS = {"Node"}
 
 
@@ -102,6 +103,9 @@ class Surveyor:
     _restless: frozenset[str] = frozenset()
     _runs: dict[str, _Run] = field(default_factory=dict)
     _parsed: dict[tuple[str, str], LeakIncident] = field(default_factory=dict)
+    # Owners and nodes that were needed since: with them known at the start, one round finds nothing missing.
+    _owners: set[Ref] = field(default_factory=set)
+    _owners_since: float = 0.0
 
     def __post_init__(self) -> None:
         self._hearing = Hearing(self.live, self.session)
@@ -112,6 +116,7 @@ class Surveyor:
         watch = LeakWatch.model_validate(await self.cluster.watch(self.namespace, self.name))
         ledger = ledger_of(watch, self.live.clock())
         objects: dict[Ref, Object | None] = {}
+        await self._get_all(self._known_owners(), objects)
         watches, stop, slices, _ = await asyncio.gather(
             self.cluster.watches(self.namespace),
             self.cluster.stop_reason(),
@@ -154,6 +159,13 @@ class Surveyor:
             tuple(strange),
         )
 
+    def _known_owners(self) -> frozenset[Ref]:
+        """Begun anew now and then: those that are not needed any more fall away."""
+        now = self.live.clock()
+        if now - self._owners_since > _OWNERS_SECONDS:
+            self._owners, self._owners_since = set(), now
+        return frozenset(self._owners)
+
     async def _slices(self) -> Sequence[Object] | None:
         try:
             return (await self.cluster.endpoint_slices(self.namespace)).items
@@ -178,8 +190,13 @@ class Surveyor:
             need = [ref for ref in wanted(watch, pods, objects) if ref not in objects]
             if not need:
                 return
-            got = await asyncio.gather(*(self._get(ref) for ref in need))
-            objects.update(zip(need, got, strict=True))
+            self._owners |= set(need)
+            await self._get_all(need, objects)
+
+    async def _get_all(self, refs: Iterable[Ref], objects: dict[Ref, Object | None]) -> None:
+        refs = list(refs)
+        got = await asyncio.gather(*(self._get(ref) for ref in refs))
+        objects.update(zip(refs, got, strict=True))
 
     async def _get(self, ref: Ref) -> Object | None:
         namespace = None if ref.kind in _CORE_KINDS else self.namespace

@@ -31,8 +31,8 @@ Objects = Mapping[Ref, Object | None]
 def dig(obj: object, *path: str) -> object:
     """The value at that path; None where there is none."""
     for key in path:
-        # Nearly always a dict, and asking that first is ten times as fast: of 500 pods some 100,000 a turn.
-        if not isinstance(obj, (dict, Mapping)):
+        # Nearly always a dict, and asking that first is much faster: for 500 pods it is some 100,000 a turn.
+        if type(obj) is not dict and not isinstance(obj, Mapping):
             return None
         obj = obj.get(key)
     return obj
@@ -101,8 +101,12 @@ def condition(obj: object, kind: str) -> Object:
 def controller(obj: object) -> Ref | None:
     """The owner that manages the object (ownerReferences with controller: true)."""
     for owner in rows(obj, "metadata", "ownerReferences"):
-        if owner.get("controller") is True and text(owner, "kind") and text(owner, "name"):
-            return Ref(text(owner, "apiVersion"), text(owner, "kind"), text(owner, "name"))
+        if (
+            owner.get("controller") is True
+            and (kind := text(owner, "kind"))
+            and (name := text(owner, "name"))
+        ):
+            return Ref(text(owner, "apiVersion"), kind, name)
     return None
 
 

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -40,6 +41,8 @@ _MOST_EVENTS, _LAST_WORDS_SECONDS = 1000, 2.0
 _LEAST_SECONDS = 0.25
 # A turn for a fault that is due: so long after that moment, and no sooner than this part of an interval.
 _PAST_SECONDS, _SOONEST = 0.05, 1 / 5
+# So much longer at most an answer counts in a turn that takes long to read.
+_READING_SECONDS = 30.0
 
 
 class WatchGoneError(Exception):
@@ -142,7 +145,11 @@ class Watchdog:
         history = History(survey.incidents, survey.ledger, executor.confirmations, executor.outcomes)
         verdicts = survey.verdicts
         now = self._clock()
-        made = plan(survey.fleet, verdicts, history, survey.limits, now)
+        # What engines have said counts for an interval when the turn begins: in a large fleet the turn's own
+        # reading may take as long, and no answer would ever count.
+        counts = survey.limits.interval_seconds + min(time.monotonic() - began, _READING_SECONDS)
+        limits = replace(survey.limits, interval_seconds=counts)
+        made = plan(survey.fleet, verdicts, history, limits, now)
         left = {**by_name(survey.incidents), **by_name(made.incidents)}
         said = plan_conditions.of_watch(
             survey.fleet, verdicts, made, left.values(), made.ledger or survey.ledger, survey.limits
