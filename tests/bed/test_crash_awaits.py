@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.crash_awaits import LOOPS, every_place, wrapped
-from tests.cluster.crash_full import awaits
+from tests.cluster.crash_full import awaits, passes
+from tests.cluster.crash_matrix import everything
 from tests.cluster.installed import TOP
 
 pytestmark = pytest.mark.unit
@@ -84,3 +85,8 @@ def test_stages_take_turns_and_those_of_a_remediation_come_first() -> None:
         "after await c: z at the end": "release",
         "after await d: w at Evict": "evict",
     }
+
+
+def test_each_run_of_crash_full_has_a_name_of_its_own() -> None:
+    runs = [*everything(), *passes(), *awaits({"restart": ["await a: x at Drain"]})]
+    assert len({run.name for run in runs}) == len(runs)

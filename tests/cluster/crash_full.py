@@ -34,7 +34,7 @@ _AROUND = (IDLE.removeprefix(" at "), "the end")
 
 def passes() -> list[Run]:
     """Undisturbed runs that note the awaits."""
-    return [Run("awaits passed", ladder, "outcome", ladder, awaits=True) for ladder in _LADDERS]
+    return [Run("awaits", f"{ladder}, undisturbed", "outcome", ladder, awaits=True) for ladder in _LADDERS]
 
 
 def awaits(met: Mapping[Ladder, Iterable[str]]) -> list[Run]:
@@ -51,7 +51,7 @@ def awaits(met: Mapping[Ladder, Iterable[str]]) -> list[Run]:
     for number, place in enumerate(sorted({**around, **during})):
         stages = during.get(place) or around[place]
         ladder, stage = stages[number % len(stages)]
-        row = f"{place} ({ladder}, {stage})"
+        row = f"`{place}` ({ladder}, {stage})"
         runs.append(Run("awaits", row, "outcome", ladder, f"{AWAIT}{place} at {stage}"))
     return runs
 
