@@ -87,6 +87,8 @@ async def _unwell(
     for sample in scrape.samples:
         if (unfit := problem(sample)) is not None:
             return f"{sample.engine} cannot be read: {unfit}"
-        if (sample.usage or 0.0) >= floor_ratio and not sample.running:
-            return f"{sample.engine} holds {percent(sample.usage)} of its KV cache with nothing running"
+        # It serves others again already, and a request whose KV is on its way waits and holds blocks.
+        if (sample.usage or 0.0) >= floor_ratio and not sample.running and not sample.waiting:
+            held = percent(sample.usage)
+            return f"{sample.engine} holds {held} of its KV cache with nothing running or waiting"
     return None
