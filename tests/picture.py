@@ -1,4 +1,4 @@
-"""The README's picture: `python -m tests.picture` plays `stanch demo` once and draws its incident."""
+"""The README's picture: `python -m tests.picture` plays `stanch demo` once and draws its last words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stanch.edge.demo import story
-from stanch.edge.demo.telling import Incident
+from stanch.edge.demo.telling import Account
 from stanch.edge.demo.view import PlainView, folded, story_of
 from stanch.edge.output import console
 
@@ -20,18 +20,18 @@ COLUMNS = 114
 SEED = 1
 
 
-async def play() -> Incident:
+async def play() -> Account:
     stage, out = story.SIMULATED, PlainView(console())
     async with stage.build(SEED, out.say) as fleet:
-        return await story.run(fleet, stage.policy, out, SEED, stage.limits)
+        return await story.run(fleet, stage, out, SEED)
 
 
-def drawn(incident: Incident) -> str:
-    """The incident as a terminal shows it, in SVG."""
+def drawn(account: Account) -> str:
+    """The account as a terminal shows it, in SVG."""
     screen = Console(
         file=io.StringIO(), width=COLUMNS, record=True, force_terminal=True, highlight=False, markup=False
     )
-    for line in list(story_of(incident))[1:]:  # The first is the gap below the story.
+    for line in list(story_of(account))[1:]:  # The first is the gap below the story.
         screen.print(folded(line, screen))
     svg = screen.export_svg(title="stanch demo", unique_id="demo")
     # Rich's fonts would be fetched from elsewhere: the viewer's own will do.
@@ -40,11 +40,11 @@ def drawn(incident: Incident) -> str:
 
 
 def main() -> int:
-    incident = asyncio.run(play())
-    if incident.failure is not None:
-        print(f"no picture: {incident.failure}", file=sys.stderr)
+    account = asyncio.run(play())
+    if account.failure is not None:
+        print(f"no picture: {account.failure}", file=sys.stderr)
         return 1
-    PICTURE.write_text(drawn(incident), encoding="utf-8")
+    PICTURE.write_text(drawn(account), encoding="utf-8")
     return 0
 
 

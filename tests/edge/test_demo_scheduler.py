@@ -121,6 +121,16 @@ def test_the_defect_is_a_pull_of_nothing_and_counts_down() -> None:
     assert scheduler.planted == 0
 
 
+def test_the_defect_ends_so_long_after_the_first_that_met_it() -> None:
+    scheduler = Scheduler()
+    scheduler.plant(9, seconds=3.0)
+    met: list[bool] = []
+    for t in (100.0, 102.5, 103.5, 100.0):
+        scheduler.submit(pd(f"at-{len(met)}", 10), t)
+        met += [pull.blocks == 0 for pull in scheduler.step(t).pulls]
+    assert met == [True, True, False, False]
+
+
 def test_an_orphan_whose_read_is_reported_late_frees() -> None:
     """A thawed peer: only the defect's requests are never reported."""
     scheduler = Scheduler()

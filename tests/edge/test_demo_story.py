@@ -1,4 +1,4 @@
-"""The whole demo: a leak planted in a fleet of processes, found, confirmed, healed; what a failure says."""
+"""The whole demo: leaks planted in a fleet of processes, found, confirmed, healed; what a failure says."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import asyncio
 import io
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
-from stanch.core.policy import Policy
-from stanch.core.verdict import State
-from stanch.edge.demo.fleet import Fleet, Stuck, Traffic
-from stanch.edge.demo.repair import Limits
-from stanch.edge.demo.story import POLICY, lost, main, run
-from stanch.edge.demo.telling import Incident, Probes, Row, Step
+from stanch.core.history import Ending, Evidence, Incident, Step, StepName, StepOutcome, Stuck
+from stanch.core.verdict import Signature, State
+from stanch.edge.demo.deployment import Traffic
+from stanch.edge.demo.fleet import Fleet
+from stanch.edge.demo.story import RESTART, SIMULATED, Stage, lost, main, policy, run
+from stanch.edge.demo.telling import Account, Probes, Row, Told
 from stanch.edge.demo.view import PlainView, folded, story_of, table
 
 pytestmark = pytest.mark.unit
+row = pytest.param
 
-STEPS = ["Observe", "Confirm", "Cordon", "Drain", "Confirm again", "Capture", "Restart", "Verify", "Uncordon"]
-WITH_KIT = ["Observe", "Confirm", "Capture", "Release", "Verify"]
-# Quick, for the stories that are not to end well.
-HASTE = Policy(interval_seconds=0.25).with_hold(2.0)
+RELEASED = ["Observe", "Confirm", "Release", "Confirm"]
+RESTARTED = ["Observe", "Confirm", "Cordon", "Drain", "Capture", "Confirm", "Restart", "Verify", "Uncordon"]
+EVENTS = ["LeakConfirmed", "Released", "Resolved"]
+EVENTS += ["LeakConfirmed", "Cordoned", "Drained", "Captured", "LeakConfirmed", "Restarting", "Restarted"]
+EVENTS += ["Verified", "Uncordoned", "Resolved"]
 
 
-class Told(PlainView):
+class Heard(PlainView):
     """A plain view that remembers what it was shown."""
 
     def __init__(self) -> None:
@@ -41,45 +43,51 @@ class Told(PlainView):
         self.boards.append(rows)
 
 
-@pytest.mark.parametrize("kit", [True, False], ids=["release", "restart"])
-def test_the_whole_story(kit: bool) -> None:
-    out, pids = Told(), list[list[int]]()
+def test_the_whole_story() -> None:
+    out, pids = Heard(), list[dict[str, int | None]]()
 
-    async def play() -> Incident:
-        async with Fleet(seed=7, kit=kit) as fleet:
-            pids.append([member.pid for member in fleet.engines])
-            incident = await asyncio.wait_for(run(fleet, POLICY, out, seed=7), 120)
-            pids.append([member.pid for member in fleet.engines])
-            return incident
+    async def play() -> Account:
+        async with Fleet(seed=7) as fleet:
+            pids.append({member.name: member.pid for member in fleet.engines})
+            account = await asyncio.wait_for(run(fleet, SIMULATED, out, seed=7), 180)
+            pids.append({member.name: member.pid for member in fleet.engines})
+            return account
 
-    incident = asyncio.run(play())
+    account = asyncio.run(play())
     text = out.file.getvalue()
-    assert incident.failure is None, text
-    assert [step.name for step in incident.steps] == (WITH_KIT if kit else STEPS)
-    assert (pids[0] == pids[1]) == kit
-    assert not any(step.failed for step in incident.steps)
-    assert all(a.end <= b.start for a, b in zip(incident.steps, incident.steps[1:], strict=False))
-    # Which comes first depends on when the clients leave: the list's ages begin anew then.
-    assert incident.signature in ("HeldFloor", "HeldIdle", *(["ParkedRemoteKV"] if kit else []))
-    assert "confirmed" in incident.sentence
+    assert account.failure is None, text
+    first, second = (told.incident for told in account.told)
+    assert [(one.ending, one.code) for one in (first, second)] == [
+        (Ending.RESOLVED, "Released"),
+        (Ending.RESOLVED, "Restarted"),
+    ]
+    assert [step.name.value for step in first.steps] == RELEASED
+    assert [step.name.value for step in second.steps] == RESTARTED
+    for incident in (first, second):
+        assert {step.outcome for step in incident.steps} == {StepOutcome.DONE}
+        assert incident.evidence.signature is Signature.PARKED_REMOTE_KV
+        assert all(stuck.id.startswith("cmpl-demo-7-") for stuck in incident.stuck)
+        assert incident.stuck
+    assert [name for name, pid in pids[0].items() if pids[1][name] != pid] == [second.unit]
+    assert all("confirmed: the engine kit lists them" in told.cause for told in account.told)
 
-    # What the leak swallowed, by name; its blocks are what the watchdog saw held; the rest lost nothing.
-    assert incident.stuck is not None
-    assert len(incident.stuck) == 4
-    assert incident.held_ratio == pytest.approx(sum(held.cache_share for held in incident.stuck))
-    assert incident.lost == 0
-    assert incident.traffic.answered > 10
+    # What the leaks swallowed is named; the rest lost nothing, and a liveness probe is blind to all of it.
+    assert account.lost == 0
+    assert account.traffic.answered > 10
+    for told in account.told:
+        # A machine that is very busy may once let a probe wait for its second.
+        assert told.probes.ok >= told.probes.sent - 1 >= 4
 
-    # A liveness probe is blind to all of it.
-    assert incident.probes.sent >= 8
-    assert incident.probes.ok == incident.probes.sent
-
-    # The watchdog never accused anybody else.
+    # The watchdog never accused anybody else, and took out only whom it restarted.
     faults = {row.name for rows in out.boards for row in rows if row.state is State.FAULT}
-    assert faults == {incident.engine}
-    taken_out = {row.name for rows in out.boards for row in rows if row.out}
-    assert taken_out == (set() if kit else {incident.engine})
-    assert f"watchdog: fault: {incident.engine} " in text
+    assert faults == {first.unit, second.unit}
+    assert {row.name for rows in out.boards for row in rows if row.out} == {second.unit}
+
+    # Told as the operator tells it, and each when it happened.
+    said = re.findall(r"^ *[\d.]+ s  decode-\d  (\w+) {2,}\S", text, re.MULTILINE)
+    assert [word for word in said if word != "log"] == EVENTS
+    assert f"watchdog: fault: {first.unit} " in text
+    assert "remediation.steps: [Restart]" in text
     assert all(re.match(r" *\d+\.\d s  \S", line) for line in text.splitlines())
 
 
@@ -93,118 +101,144 @@ def test_a_fleet_that_cannot_start_is_one_sentence(
     assert len(said.splitlines()) == 1
 
 
-class Stubborn(Fleet):
-    """A fleet of which one means does not work."""
+class Deaf(Fleet):
+    """Its engines see no annotation."""
 
-    broken = ""
+    def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
+        super().annotate(name, {})
 
-    async def take_out(self, name: str) -> None:
-        if self.broken != "Cordon":
-            await super().take_out(name)
 
-    async def restart(self, name: str) -> None:
-        if self.broken != "Restart":
-            await super().restart(name)
+class Astray(Fleet):
+    """The leak is another's than it was meant to be."""
+
+    async def plant(self, name: str, requests: int, seconds: float) -> None:
+        await super().plant("decode-1" if name != "decode-1" else "decode-2", requests, seconds)
+
+
+HASTY = Stage("", SIMULATED.build, policy(2.5), (RESTART,), patience_seconds=15.0)
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("kind", "says"),
     [
-        pytest.param("Cordon", "the router still sends to", id="the router does not listen"),
-        pytest.param("Restart", "did not come back", id="the process does not restart"),
+        row(Deaf, r"has not come to a restart.*: not within 15 s; decode-\d-\w+-1 is at Cordon", id="cordon"),
+        row(Astray, r"the watchdog accuses decode-\d, but it is decode-\d that leaks", id="accused"),
     ],
 )
-def test_a_step_that_fails_ends_the_story_and_says_so(broken: str, says: str) -> None:
-    out = Told()
+def test_what_goes_wrong_ends_the_story_and_is_said(kind: type[Fleet], says: str) -> None:
+    out = Heard()
 
-    async def play() -> Incident:
-        async with Stubborn(seed=7, kit=False) as fleet:
-            fleet.broken = broken
-            limits = Limits(ready=2.0, planted=1)
-            return await asyncio.wait_for(run(fleet, HASTE, out, seed=7, limits=limits), 120)
+    async def play() -> Account:
+        async with kind(seed=7) as fleet:
+            return await asyncio.wait_for(run(fleet, HASTY, out, seed=7), 120)
 
-    incident = asyncio.run(play())
-    assert incident.failure is not None
-    assert incident.failure.startswith(f"{broken} failed: ")
-    assert says in incident.failure
-    assert [step.failed for step in incident.steps] == [*[False] * STEPS.index(broken), True]
-    assert "not healed" in "\n".join(line.plain for line in story_of(incident))
+    account = asyncio.run(play())
+    assert re.search(says, account.failure or ""), account.failure
+    lines = [line.plain for line in story_of(account)]
+    assert lines[-1] == f"Not healed: {account.failure}"
+    assert any(": ParkedRemoteKV, open" in line for line in lines)
 
 
 QUIET = Traffic(sent=20, answered=15, failed=0, gave_up=(), failures=(), in_flight={}, out=())
-HELD = Stuck("cmpl-demo-1-4-0-0123abcd", "FINISHED_ABORTED", 12.3, 10, 0.1, "e1")
+HELD = Stuck("cmpl-demo-1-4", 12.3, 10, client_gone=True, releasable=True, remote_engine="e1")
+T = 1_800_000_000.0
 INCIDENT = Incident(
-    engine="decode-1",
-    signature="HeldIdle",
-    sentence="decode-1 holds 10 % of its KV cache with nothing running or waiting",
-    steps=(Step("Observe", 1.0, 9.5, "seen"),),
-    held_ratio=0.1,
-    held_blocks=10,
+    "decode-1-0badcafe-1",
+    "decode-1",
+    "uid",
+    T + 9,
+    evidence=Evidence(Signature.HELD_IDLE),
     stuck=(HELD,),
-    traffic=QUIET,
-    lost=0,
-    probes=Probes(14, 14),
-    advice="vLLM 0.29.0 has the known defect",
+    steps=(
+        Step(StepName.OBSERVE, T + 1, T + 9.5, StepOutcome.DONE, "HeldIdle"),
+        Step(StepName.CONFIRM, T + 9.5, T + 10, StepOutcome.DONE, "the engine kit lists them"),
+    ),
+    ending=Ending.RESOLVED,
+    code="Released",
 )
+WELL = Account(T, (Told(INCIDENT, "decode-1 holds 10 %", Probes(14, 14)),), QUIET, 0, "an upgrade")
 
 
 @pytest.mark.parametrize(
     ("failed", "gave_up", "stuck", "count"),
     [
-        pytest.param(0, ("demo-1-4",), (HELD,), 0, id="given up because it was stuck"),
-        pytest.param(0, ("demo-1-40",), (HELD,), 1, id="given up for another reason"),
-        pytest.param(2, ("demo-1-4",), (HELD,), 2, id="failed"),
-        pytest.param(0, ("demo-1-4",), None, 1, id="an engine that cannot list its own"),
+        row(0, ("demo-1-4",), (HELD,), 0, id="given up because it was stuck"),
+        row(0, ("demo-1-40",), (HELD,), 1, id="given up for another reason"),
+        row(2, ("demo-1-4",), (HELD,), 2, id="failed"),
+        row(0, ("demo-1-4",), (), 1, id="nothing was stuck"),
     ],
 )
 def test_lost_is_what_the_leak_did_not_swallow(
-    failed: int, gave_up: tuple[str, ...], stuck: tuple[Stuck, ...] | None, count: int
+    failed: int, gave_up: tuple[str, ...], stuck: tuple[Stuck, ...], count: int
 ) -> None:
-    assert lost(replace(QUIET, failed=failed, gave_up=gave_up), stuck) == count
+    traffic = replace(QUIET, failed=failed, gave_up=gave_up)
+    assert lost(traffic, [replace(INCIDENT, stuck=stuck)]) == count
+
+
+def test_a_request_that_was_marked_is_not_lost_either() -> None:
+    assert lost(replace(QUIET, gave_up=("park-1",), planted=("park-1",)), []) == 0
+
+
+def told(account: Account) -> str:
+    return "\n".join(line.plain for line in story_of(account))
+
+
+def one(**changes: object) -> Account:
+    incident = replace(INCIDENT, **changes)  # type: ignore[arg-type]
+    return replace(WELL, told=(replace(WELL.told[0], incident=incident),))
+
+
+def test_an_incident_is_told_with_its_steps_and_its_stuck_requests() -> None:
+    assert told(WELL).splitlines() == [
+        "",
+        "LeakIncident decode-1-0badcafe-1: HeldIdle, Resolved (Released)",
+        "  decode-1 holds 10 %",
+        "    1.0 -   9.5 s  Observe   HeldIdle",
+        "    9.5 -  10.0 s  Confirm   the engine kit lists them",
+        "  Stuck requests, holding 10 blocks:",
+        "    cmpl-demo-1-4  10 blocks, 12 s, its client has gone, from engine e1",
+        "  A liveness probe of decode-1 meanwhile: 200 14 times of 14. It would have seen nothing.",
+        "",
+        "Traffic: 20 requests sent, 15 answered, 0 on their way; lost besides the stuck ones: 0.",
+        "What would help: an upgrade.",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("incident", "says", "says_not"),
+    ("account", "says", "says_not"),
     [
-        pytest.param(
-            INCIDENT,
-            [
-                "Incident decode-1: HeldIdle, healed",
-                "cmpl-demo-1-4-0-0123abcd",
-                "200 14 times of 14",
-                "nothing",
-            ],
-            ["not healed"],
-            id="healed",
-        ),
-        pytest.param(
-            replace(INCIDENT, failure="Verify failed: no answer"),
-            ["not healed: Verify failed: no answer"],
+        row(one(ending=None, code=""), ["-1: HeldIdle, open"], ["Resolved"], id="open"),
+        row(
+            one(ending=Ending.ESCALATED, code="Recurrence", evidence=Evidence()),
+            ["-1: Escalated (Recurrence)"],
             [],
-            id="not healed",
+            id="a person's",
         ),
-        pytest.param(
-            replace(INCIDENT, stuck=None),
-            ["Held: 10 blocks, 10 % of the KV cache", "come with the engine kit"],
-            ["cmpl-"],
-            id="a real engine",
+        row(
+            one(steps=(Step(StepName.DRAIN, T),), stuck=()), ["0.0 -          Drain"], ["Stuck"], id="drains"
         ),
-        pytest.param(
-            replace(INCIDENT, probes=Probes(14, 13)),
-            ["200 13 times of 14"],
-            ["nothing."],
+        row(
+            replace(WELL, told=(replace(WELL.told[0], probes=Probes(14, 13)),)),
+            ["200 13 times of 14."],
+            ["seen nothing"],
             id="a probe that saw",
         ),
-        pytest.param(
-            replace(INCIDENT, engine="", failure="no engine was found at fault"),
-            ["No incident: no engine was found at fault"],
-            ["Traffic"],
+        row(
+            replace(WELL, told=(), failure="no engine was found at fault"),
+            ["No incident.", "Not healed: no engine was found at fault"],
+            ["probe"],
             id="nothing found",
+        ),
+        row(
+            replace(WELL, traffic=replace(QUIET, failures=("demo-1-9: answered 500",)), lost=1),
+            ["  demo-1-9: answered 500", "besides the stuck ones: 1."],
+            [],
+            id="lost",
         ),
     ],
 )
-def test_the_incident_is_told(incident: Incident, says: list[str], says_not: list[str]) -> None:
-    text = "\n".join(line.plain for line in story_of(incident))
+def test_the_account_says(account: Account, says: list[str], says_not: list[str]) -> None:
+    text = told(account)
     assert [part for part in says if part not in text] == []
     assert [part for part in says_not if part in text] == []
 
@@ -227,20 +261,20 @@ def test_the_table_shows_what_was_not_read_as_unknown() -> None:
 @pytest.mark.parametrize(
     ("width", "line", "shown"),
     [
-        pytest.param(
+        row(
             30,
             "  1.5 s  watchdog: healthy: decode-0 is idle",
             ["  1.5 s  watchdog: healthy:", "         decode-0 is idle"],
             id="below the text, not below the time",
         ),
-        pytest.param(
+        row(
             40,
             "   15.3 -  15.4 s  Drain          nothing",
             ["   15.3 -  15.4 s  Drain", "                   nothing"],
             id="below a column that leaves room",
         ),
-        pytest.param(20, "no columns, but words", ["no columns, but", "words"], id="one column"),
-        pytest.param(40, "  it  fits", ["  it  fits"], id="nothing to fold"),
+        row(20, "no columns, but words", ["no columns, but", "words"], id="one column"),
+        row(40, "  it  fits", ["  it  fits"], id="nothing to fold"),
     ],
 )
 def test_a_line_too_long_for_the_terminal_hangs_below_its_last_column(

@@ -12,29 +12,29 @@ import itertools
 import os
 import random
 import shutil
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
 
-from stanch.core.policy import Policy
 from stanch.edge.demo.child import StartError
-from stanch.edge.demo.fleet import Member, Stuck, Traffic
+from stanch.edge.demo.deployment import Member, Say, Traffic, write_annotations
 from stanch.edge.demo.pd import PdRequest, RequestFailedError, pd_request
-from stanch.edge.demo.repair import Limits, Say
 from stanch.edge.demo.router import Router
-from stanch.edge.demo.story import Stage
-from tests.engine import install
+from stanch.edge.demo.story import RELEASE, Stage, policy
+from stanch_connector import contract
+from tests.engine import install, processes
 from tests.engine.bed import Bed, Engine, EngineError, Role, Spec
-from tests.engine.chaos_bed import start
-from tests.engine.kit import ask
+from tests.engine.chaos_bed import Fitted, start
+from tests.engine.kit import MIDDLEWARE, kit_path
 from tests.engine.marks import PARK
 from tests.engine.model import words
-from tests.engine.release_bed import TOKEN, with_kit
-from tests.engine.weights import write_weights
+from tests.engine.weights import NEEDS, write_weights
 
 _T = TypeVar("_T")
 
@@ -66,7 +66,6 @@ class EngineFleet:
     """A Deployment of real engines. Use `fleet(...)`."""
 
     kind = f"real vLLM {VERSION}, on the CPU"
-    token: str | None = TOKEN
 
     def __init__(self, bed: Bed, session: aiohttp.ClientSession, seed: int, say: Say) -> None:
         self._bed = bed
@@ -76,6 +75,8 @@ class EngineFleet:
         self._pids: dict[str, int] = {}
         self._at_work: set[asyncio.Future[Any]] = set()
         self._to_plant: Counter[str] = Counter()
+        self._plant_seconds = 0.0
+        self._plant_until: float | None = None
         self._planted: list[str] = []
         self._prompts = itertools.cycle(random.Random(seed).sample(range(_PROMPTS), _PROMPTS))
         self.keep_logs = False
@@ -83,12 +84,10 @@ class EngineFleet:
     async def start(self) -> Router:
         """All engines at once, then a first request to each decode; returns the router. Raises StartError."""
         write_weights(self._bed.directory / "model")
-        engines = [
-            with_kit(self._bed, Spec(role, name, inject=role == "decode")) for name, role in ROLES.items()
-        ]
+        engines = [self._fitted(name, role) for name, role in ROLES.items()]
         await self._off_loop(lambda: start(*engines))
         for engine in engines:
-            self._pids[engine.name] = _group(engine)
+            self._pids[engine.name] = os.getpgid(engine.worker_pids()[0])
         urls = {name: self._engine(name).url for name in ROLES}
         prefills = {name: url for name, url in urls.items() if ROLES[name] == "prefill"}
         decodes = {name: url for name, url in urls.items() if ROLES[name] == "decode"}
@@ -101,31 +100,37 @@ class EngineFleet:
         self._router = Router(prefills, decodes, self._seed, pauses, self._ask)
         return self._router
 
+    def _fitted(self, name: str, role: Role) -> Fitted:
+        """An engine with the kit, which reads its annotations from a file of ours."""
+        self.annotate(name, {})
+        kit = kit_path(self._bed.directory / "kit")
+        spec = Spec(role, name, role == "decode", extra_args=(*NEEDS, *MIDDLEWARE), python_path=kit)
+        return Fitted(self._bed, spec, {contract.ENV_ANNOTATIONS: str(self._annotations(name))})
+
     @property
     def engines(self) -> tuple[Member, ...]:
-        """The engines as they are now; pid: of the engine's process group, another one after a restart."""
+        """The engines as they are now; pid: of the engine's process group."""
+        found = ((name, role, self._engine(name)) for name, role in ROLES.items())
         return tuple(
-            Member(name, role, self._engine(name).url, self._pids[name], self._engine(name).spec.blocks)
-            for name, role in ROLES.items()
+            Member(name, role, one.url, self._pids[name] if one.alive else None) for name, role, one in found
         )
 
     async def traffic(self) -> Traffic:
         return replace(self._router.traffic(), planted=tuple(self._planted))
 
-    async def plant(self, name: str, requests: int) -> None:
-        """The next so many requests to this engine carry the mark that the injector acts on."""
-        self._to_plant[name] += requests
+    async def plant(self, name: str, requests: int, seconds: float) -> None:
+        """The next so many requests to this engine, within that time of the first, carry the mark that the
+        injector acts on."""
+        self._to_plant[name], self._plant_seconds, self._plant_until = requests, seconds, None
 
-    async def take_out(self, name: str) -> None:
-        self._router.take_out(name)
+    def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
+        write_annotations(self._annotations(name), annotations)
 
-    async def put_back(self, name: str) -> None:
-        self._router.put_back(name)
+    def _annotations(self, name: str) -> Path:
+        return self._bed.directory / f"{name}.annotations"
 
-    async def restart(self, name: str) -> None:
-        engine = self._engine(name)
-        await self._off_loop(engine.restart)
-        self._pids[name] = _group(engine)
+    def log(self, name: str, lines: int) -> str:
+        return processes.tail(self._engine(name).log, lines)
 
     async def health(self, name: str) -> bool:
         """What a liveness probe with Kubernetes' default time-out of a second sees."""
@@ -135,17 +140,6 @@ class EngineFleet:
                 return answer.status == 200
         except (aiohttp.ClientError, asyncio.TimeoutError):
             return False
-
-    async def stuck(self, name: str) -> tuple[Stuck, ...]:
-        """What the engine's kit lists as stuck."""
-        listed = await asyncio.to_thread(ask, self._engine(name))
-        return tuple(
-            Stuck(
-                one["schedulerId"], one["status"], one["ageSeconds"], one["blocks"], one["cacheShare"],
-                one["remoteEngine"],
-            )
-            for one in listed.stuck()
-        )  # fmt: skip
 
     async def end(self) -> None:
         """End all processes side by side, by force if it must be, also when this is interrupted."""
@@ -170,12 +164,18 @@ class EngineFleet:
             shutil.rmtree(self._bed.directory, ignore_errors=True)
 
     def _ask(self, rng: random.Random, name: str, decode: str) -> PdRequest:
-        if self._to_plant[decode]:
+        if self._to_plant[decode] and self._within_its_time():
             self._to_plant[decode] -= 1
             name = f"{PARK}{name}"
             self._planted.append(name)
         prompt = words(rng.randint(192, 448), seed=next(self._prompts))
         return PdRequest(name, prompt, rng.randint(4, 8), _PATIENCE_S)
+
+    def _within_its_time(self) -> bool:
+        now = time.monotonic()
+        if self._plant_until is None:
+            self._plant_until = now + self._plant_seconds
+        return now <= self._plant_until
 
     async def _off_loop(self, work: Callable[[], _T]) -> _T:
         """Run what blocks, in a thread that outlives a cancelled caller. Raises StartError."""
@@ -211,17 +211,15 @@ async def fleet(seed: int, say: Say) -> AsyncIterator[EngineFleet]:
             await engines.end()
 
 
-def _group(engine: Engine) -> int:
-    return os.getpgid(engine.worker_pids()[0])
-
-
-# Seconds. Start and restart are a minute of imports each on two cores.
 STAGE = Stage(
     opening=(
         f"starting {len(ROLES)} real vLLM {VERSION} engines on the CPU, with NIXL between them and a fault "
         "injector in the decodes: a minute or two"
     ),
     build=fleet,
-    policy=Policy(interval_seconds=1.0).with_hold(10.0),
-    limits=Limits(look=60, detect=120, confirm=90, drain=30, ready=30, request=60, serve=15),
+    # Two cores for three engines: an answer takes longer, and so does what rests on it.
+    policy=policy(10.0, interval_seconds=2.0),
+    # Nobody starts an engine of the bed again, and it would take another minute.
+    acts=(RELEASE,),
+    patience_seconds=120,
 )

@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-STEPS = ["Observe", "Confirm", "Capture", "Release", "Verify"]
+STEPS = ["Observe", "Confirm", "Release", "Confirm"]
 
 
 def living_in(directory: str) -> list[str]:
@@ -52,22 +52,26 @@ def test_a_leak_in_a_real_engine_is_found_and_healed(scratch: str) -> None:
     assert list(Path(scratch).iterdir()) == []
 
     # The one that was planted is the one that was found, and nobody else was accused.
-    planted = re.search(r"the next 4 requests to (decode-\d) find nothing left to read", run.stdout)
+    planted = re.search(r"a leak is planted in (decode-\d): ", run.stdout)
     assert planted is not None, said
     assert set(re.findall(r"watchdog: fault: (\S+) ", run.stdout)) == {planted[1]}, said
-    story, _, incident = run.stdout.partition("\nIncident ")
-    assert re.match(rf"{planted[1]}: (ParkedRemoteKV|HeldFloor), healed\n", incident), said
+    story, _, incident = run.stdout.partition("\nLeakIncident ")
+    named = re.match(rf"{planted[1]}-[0-9a-f]{{8}}-1: ParkedRemoteKV, Resolved \(Released\)\n", incident)
+    assert named is not None, said
     assert "1 prefill and 2 decode engines (real vLLM 0.29.0, on the CPU)" in story, said
-    assert re.findall(r"^ +[\d.]+ - +[\d.]+ s  (\w+(?: again)?)  ", incident, re.MULTILINE) == STEPS, said
+    assert re.findall(r"^ +[\d.]+ - +[\d.]+ s  (\w+)  ", incident, re.MULTILINE) == STEPS, said
     assert "confirmed: the engine kit lists the" in incident, said
+    for event in ("LeakConfirmed", "Released", "Resolved"):
+        assert re.search(rf"^ *[\d.]+ s  {planted[1]}  {event} ", story, re.MULTILINE), said
 
-    # Four prompts of 192 to 448 tokens, in blocks of 32.
-    freed = re.search(r"4 requests released, (\d+) blocks are free again, and nothing was", incident)
+    # Prompts of 192 to 448 tokens, in blocks of 32; as many requests as came while the leak was planted.
+    freed = re.search(r"  Release   (\d) stuck requests?, (\d+) blocks: the engine says done", incident)
     assert freed is not None, said
-    assert 4 * 6 <= int(freed[1]) <= 4 * 15, said
-    # By name, as the scheduler knows them; the last of the four may not have been stuck yet.
-    named = re.findall(r"^    cmpl-park-demo-\S+  \d+ blocks", incident, re.MULTILINE)
-    assert 1 <= len(named) <= 4, said
+    count, blocks = int(freed[1]), int(freed[2])
+    assert 1 <= count <= 4, said
+    assert count * 6 <= blocks <= count * 15, said
+    assert len(re.findall(r"^    cmpl-park-demo-\S+  \d+ blocks", incident, re.MULTILINE)) == count, said
+    assert "lost besides the stuck ones: 0." in incident, said
     # A machine that is very busy may once let a probe wait for its second.
     probes = re.search(r"200 (\d+) times of (\d+)", incident)
     assert probes is not None, said

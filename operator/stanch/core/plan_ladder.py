@@ -39,7 +39,7 @@ def release(scene: Scene, incident: Incident, unit: Unit) -> Incident:
     late = scene.now - incident.current.start > RELEASE_SECONDS
     if said is not None and not said.open:
         outcome = StepOutcome.DONE if said.state == "done" else StepOutcome.FAILED
-        detail = said.reason or f"the engine says {said.state}"
+        detail = said.reason or f"{_ordered(incident)}: the engine says {said.state}"
     elif late:
         outcome, detail = StepOutcome.FAILED, f"no outcome within {RELEASE_SECONDS:.0f} s"
     else:
@@ -48,6 +48,12 @@ def release(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         scene.wait(unit.key, Reason.UNDER_WAY, "its stuck requests are being released", incident)
         return incident
     return incident.finish(outcome, detail, scene.now).begin(StepName.CONFIRM, scene.now)
+
+
+def _ordered(incident: Incident) -> str:
+    """ "3 stuck requests, 28 blocks"."""
+    blocks = [stuck.blocks for stuck in incident.stuck if stuck.releasable]
+    return f"{len(blocks)} stuck request{'' if len(blocks) == 1 else 's'}, {sum(blocks)} blocks"
 
 
 def order(

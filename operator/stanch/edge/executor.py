@@ -206,15 +206,16 @@ class Executor:
             said.append(f"{percent(max(usage))} of the KV cache held")
         try:
             container = seen.container(need.pod)
-            tail = await self._pods.logs(seen.namespace, need.pod, container, _LOG_LINES)
+            text = await self._pods.logs(seen.namespace, need.pod, container, _LOG_LINES)
         except ClusterError as error:
             self._outcome(action, Result.FAILED, "; ".join([*said, f"no log: {error}"]))
             return
-        lines = tail.splitlines()
+        lines = text.splitlines()
+        tail = f"the last {'line' if len(lines) == 1 else f'{len(lines)} lines'} of its log"
         self._note(
             "info",
             "captured",
-            f"the last {len(lines)} lines of its log",
+            tail,
             incident=action.incident,
             pod=need.pod,
             log=lines,
@@ -223,7 +224,7 @@ class Executor:
                 for v in verdicts
             ],
         )
-        said.append(f"the last {len(lines)} lines of its log are in the operator's")
+        said.append(f"{tail}: see the operator's")
         self._outcome(action, Result.OK, "; ".join(said))
 
     async def _verify(self, action: Action, seen: Seen) -> None:

@@ -33,7 +33,10 @@ class NoEnginesError(Exception):
     "minutes and 5 GB of memory.",
 )
 def demo(seed: int, plain: bool, engines: bool) -> int:
-    """Start a small prefill/decode fleet, plant the leak, and watch it being found, confirmed and healed."""
+    """Start a small prefill/decode fleet, plant a leak, and watch it being found, confirmed and healed.
+
+    First by a release; then, where none is allowed, by a restart in place.
+    """
     from stanch.edge.demo.story import SIMULATED, main
 
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import IO
 
 _READY_SECONDS = 20.0
+_MOST_LOG_BYTES = 256 << 10
 
 
 class StartError(Exception):
@@ -33,7 +35,7 @@ class Child:
             line = await asyncio.wait_for(asyncio.to_thread(child._first_line), _READY_SECONDS)
             child.port = int(json.loads(line)["port"])
         except (asyncio.TimeoutError, ValueError, KeyError) as error:
-            last = child._last_words()
+            last = child.log(1)
             await child.end(0)
             raise StartError(f"{module} did not start: {last or error!r}") from error
         except BaseException:
@@ -74,14 +76,18 @@ class Child:
             if stream is not None:
                 stream.close()
 
+    def log(self, lines: int) -> str:
+        """The last lines of what it wrote to standard error."""
+        # Not by seek: it writes where the file's one offset is.
+        descriptor = self._errors.fileno()
+        size = os.fstat(descriptor).st_size
+        start = max(0, size - _MOST_LOG_BYTES)
+        text = os.pread(descriptor, size - start, start).decode(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
     def _first_line(self) -> bytes:
         assert self._process.stdout is not None
         return self._process.stdout.readline()
-
-    def _last_words(self) -> str:
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
 
 
 def _spawn(module: str, arguments: Sequence[str]) -> tuple[subprocess.Popen[bytes], IO[bytes]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import itertools
+import logging
 import os
 import random
 import resource
@@ -19,7 +20,10 @@ import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
+from math import inf
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -53,6 +57,8 @@ _WORDS = (
     "the",
     "to",
 )
+# As vLLM logs, and with it the kit.
+_LOG = "%(levelname)s %(asctime)s [%(filename)s:%(lineno)d] %(message)s"
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -189,10 +195,11 @@ class Engine:
         return web.Response(status=200 if any(core.read(name) for core in self.cores) else 410)
 
     async def plant(self, request: web.Request) -> web.Response:
-        """POST /sim/plant {"requests": K, "rank": 0}: the rank's next K P/D requests meet the defect."""
+        """POST /sim/plant {"requests": K, "seconds": S, "rank": 0}: the rank's next K P/D requests meet the
+        defect, within S (by default any time) of the first of them."""
         body = await request.json()
         scheduler = self.cores[body.get("rank", 0)].scheduler
-        scheduler.plant(int(body["requests"]))
+        scheduler.plant(int(body["requests"]), float(body.get("seconds", inf)))
         return web.json_response({"planted": scheduler.planted})
 
     async def freeze(self, request: web.Request) -> web.Response:
@@ -287,11 +294,22 @@ def _error(status: int, kind: str, message: str) -> web.Response:
     return web.json_response({"error": error}, status=status)
 
 
+def _remove(annotations: Path) -> None:
+    """The file, and where it was the last one its folder: nobody else is left to do it."""
+    with suppress(OSError):
+        annotations.unlink()
+        annotations.parent.rmdir()
+
+
 def main() -> None:
     async def life(settings: Settings) -> None:
         ready = {"name": settings.name, "role": settings.role, "pid": os.getpid()}
-        await serve(Engine(settings).application(), settings.host, settings.port, ready, settings.leash)
+        app = Engine(settings).application()
+        alone = await serve(app, settings.host, settings.port, ready, settings.leash)
+        if alone and settings.annotations is not None:
+            _remove(Path(settings.annotations))
 
+    logging.basicConfig(level=logging.INFO, format=_LOG, datefmt="%m-%d %H:%M:%S")
     with token_file(settings_from()) as settings:
         asyncio.run(life(settings))
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import aiohttp
 
 from stanch.edge.demo.child import Child, StartError
+from stanch.edge.demo.deployment import Member, Traffic, write_annotations
 
 _Self = TypeVar("_Self", bound="Fleet")
 
@@ -27,63 +28,26 @@ _ROLES = {
 _BLOCKS = 100
 # A real engine ends within 2.4 s of SIGTERM (vLLM 0.29.0, --shutdown-timeout 0).
 _TERM_SECONDS = 5.0
-# For as long as somebody's outgoing connection may sit on the port between two lives.
-_SAME_PORT_SECONDS = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One engine of the fleet. role: prefill or decode; url has no path; blocks: of its KV cache, usable."""
-
-    name: str
-    role: str
-    url: str
-    pid: int
-    blocks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stuck:
-    """A request that holds blocks and runs no more, as the engine itself lists it. cache_share: 0..1."""
-
-    id: str
-    status: str
-    age_seconds: float
-    blocks: int
-    cache_share: float
-    remote_engine: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """The router's counts. gave_up: ids of requests whose clients left; failures: which failed and why.
-
-    planted: ids of requests that were marked to meet the defect, where it takes a mark.
-    """
-
-    sent: int
-    answered: int
-    failed: int
-    gave_up: tuple[str, ...]
-    failures: tuple[str, ...]
-    in_flight: dict[str, int]
-    out: tuple[str, ...]
-    planted: tuple[str, ...] = ()
+# How soon a process that has ended is seen, and started again; also where its port is not free yet.
+_LOOK_SECONDS = 0.2
 
 
 class Fleet:
-    """An async context manager: everything runs inside, nothing is left outside. kit: whether the engines
-    have the engine kit."""
+    """A Deployment, and an async context manager: everything runs inside, nothing is left outside."""
 
-    def __init__(self, seed: int = 0, *, kit: bool = True) -> None:
+    def __init__(self, seed: int = 0) -> None:
         self._seed = seed
-        self._token = secrets.token_hex(16) if kit else None
         self._children: dict[str, Child] = {}
         self._session: aiohttp.ClientSession | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
     async def __aenter__(self: _Self) -> _Self:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5))
+        self._folder = tempfile.TemporaryDirectory(prefix="stanch-demo-")
         try:
+            for name in _ROLES:
+                self.annotate(name, {})
             starts = (self._start_engine(name, 0) for name in _ROLES)
             # All of them, also when one fails: what is still starting would escape us.
             for outcome in await asyncio.gather(*starts, return_exceptions=True):
@@ -93,6 +57,7 @@ class Fleet:
         except BaseException:
             await self._end()
             raise
+        self._keeping = asyncio.create_task(self._keep())
         return self
 
     async def __aexit__(
@@ -105,16 +70,11 @@ class Fleet:
         return "simulated"
 
     @property
-    def token(self) -> str | None:
-        """What the engines' kits take commands by; None where they have none."""
-        return self._token
-
-    @property
     def engines(self) -> tuple[Member, ...]:
-        """The engines as they are now; a restart changes a pid."""
+        """The engines as they are now."""
+        found = ((name, role, self._children[name]) for name, role in _ROLES.items())
         return tuple(
-            Member(name, role, _url(self._children[name]), self._children[name].pid, _BLOCKS)
-            for name, role in _ROLES.items()
+            Member(name, role, _url(child), child.pid if child.alive else None) for name, role, child in found
         )
 
     @property
@@ -128,29 +88,17 @@ class Fleet:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stats.items()}
         return Traffic(**fields)
 
-    async def plant(self, name: str, requests: int = 3) -> None:
-        """The next so many P/D requests to this engine meet the defect."""
-        await self._post(f"{_url(self._children[name])}/sim/plant", {"requests": requests})
+    async def plant(self, name: str, requests: int, seconds: float) -> None:
+        """The next so many P/D requests to this engine meet the defect, within that time of the first."""
+        body = {"requests": requests, "seconds": seconds}
+        await self._post(f"{_url(self._children[name])}/sim/plant", body)
 
-    async def take_out(self, name: str) -> None:
-        """Out of the router's rotation: it gets no new request."""
-        await self._post(f"{self.router}/out/{name}", {})
+    def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
+        """Show these annotations to the engine."""
+        write_annotations(self._annotations(name), annotations)
 
-    async def put_back(self, name: str) -> None:
-        await self._post(f"{self.router}/in/{name}", {})
-
-    async def restart(self, name: str) -> None:
-        """End the engine's process, by force if it must be, and start it again on the same port."""
-        child = self._children[name]
-        port = child.port
-        await child.end(_TERM_SECONDS)
-        deadline = time.monotonic() + _SAME_PORT_SECONDS
-        while True:
-            try:
-                return await self._start_engine(name, port)
-            except StartError:
-                if time.monotonic() > deadline:
-                    raise
+    def log(self, name: str, lines: int) -> str:
+        return self._children[name].log(lines)
 
     async def health(self, name: str) -> bool:
         """What a liveness probe sees: whether /health answers 200 within a second."""
@@ -162,17 +110,28 @@ class Fleet:
         except (aiohttp.ClientError, asyncio.TimeoutError):
             return False
 
-    async def stuck(self, name: str) -> tuple[Stuck, ...]:
-        """The engine's own list of stuck requests, oldest first: only a simulated engine has one."""
-        return tuple(
-            Stuck(**entry) for entry in await self._get(f"{_url(self._children[name])}/sim/requests")
-        )
+    async def _keep(self) -> None:
+        """Start whatever has ended again, at its own address."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for name in _ROLES:
+                child = self._children[name]
+                if child.alive:
+                    continue
+                try:
+                    await self._start_engine(name, child.port)
+                except StartError:
+                    continue
+                child.kill()
 
     async def _start_engine(self, name: str, port: int) -> None:
         flags = ["--name", name, "--role", _ROLES[name], "--port", str(port), "--seed", str(self._seed)]
-        flags += ["--blocks", str(_BLOCKS)]
-        flags += ["--no-kit"] if self._token is None else ["--token", self._token]
+        flags += ["--blocks", str(_BLOCKS), "--annotations", str(self._annotations(name))]
         self._children[name] = await Child.start(_ENGINE, flags)
+
+    def _annotations(self, name: str) -> Path:
+        assert self._folder is not None
+        return Path(self._folder.name) / name
 
     def _router_flags(self) -> list[str]:
         flags = ["--seed", str(self._seed)]
@@ -194,6 +153,9 @@ class Fleet:
     async def _end(self) -> None:
         # All are told first, so that they end side by side; whatever interrupts the waiting, none is left.
         try:
+            if self._keeping is not None:
+                self._keeping.cancel()
+                await asyncio.gather(self._keeping, return_exceptions=True)
             for child in self._children.values():
                 child.terminate()
             if self._session is not None:
@@ -202,6 +164,8 @@ class Fleet:
         finally:
             for child in self._children.values():
                 child.kill()
+            if self._folder is not None:
+                self._folder.cleanup()
 
 
 def _url(child: Child) -> str:

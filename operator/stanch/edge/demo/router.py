@@ -1,4 +1,4 @@
-"""The demo's router: seeded traffic through the pairs, and who is in rotation. A process of its own with
+"""The demo's router: seeded traffic to the decodes that are ready. A process of its own with
 
     python -m stanch.edge.demo.router --prefill NAME=URL ... --decode NAME=URL ... --seed N
 
@@ -20,23 +20,26 @@ from dataclasses import asdict, dataclass, field
 import aiohttp
 from aiohttp import web
 
-from stanch.edge.demo.fleet import Traffic
+from stanch.edge.demo.deployment import Traffic
 from stanch.edge.demo.pd import GaveUpError, PdRequest, RequestFailedError, pd_request
 from stanch.edge.demo.process import serve
+from stanch_connector.contract import ROUTE_READY
 
 PATIENCE_SECONDS = 2.0
 _KEPT = 200
+# As a kubelet's readiness probe, and as soon as endpoints follow it.
+_PROBE_SECONDS, _PROBE_PATIENCE_SECONDS = 0.5, 1.0
 
 
 def pauses(rng: random.Random) -> Iterator[float]:
-    """Seconds between a request and the next, for ever: waves, a breath after each, now and then a lull.
+    """Seconds between a request and the next, for ever: waves, and a breath after each.
 
-    Waves are what an idle reading must find its way through; a lull lets a whole hold pass without a token.
+    Waves are what an idle reading must find its way through.
     """
     while True:
         for _ in range(rng.randint(6, 12)):
             yield rng.uniform(0.2, 0.5)
-        yield rng.uniform(8.5, 10.0) if rng.random() < 0.1 else rng.uniform(1.0, 2.5)
+        yield rng.uniform(1.0, 2.5)
 
 
 def ask(rng: random.Random, name: str, decode: str) -> PdRequest:
@@ -46,7 +49,7 @@ def ask(rng: random.Random, name: str, decode: str) -> PdRequest:
 
 @dataclass(slots=True)
 class Rotation:
-    """Which decode engine gets the next request: round robin over those that are in."""
+    """Which decode engine gets the next request: round robin over those that are not out."""
 
     urls: dict[str, str]
     out: set[str] = field(default_factory=set)
@@ -93,14 +96,26 @@ class Router:
     async def running(self) -> AsyncIterator[None]:
         """The traffic, for as long as the block lasts."""
         async with aiohttp.ClientSession() as session:
+            await self._probe_all(session)
+            probing = asyncio.create_task(self._probing(session))
             traffic = asyncio.create_task(self._traffic(session))
             try:
                 yield
             finally:
-                ending = (traffic, *self._requests)
+                ending = (probing, traffic, *self._requests)
                 for task in ending:
                     task.cancel()
                 await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _probing(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            await asyncio.sleep(_PROBE_SECONDS)
+            await self._probe_all(session)
+
+    async def _probe_all(self, session: aiohttp.ClientSession) -> None:
+        names = list(self._rotation.urls)
+        ready = await asyncio.gather(*(_ready(session, self._rotation.urls[name]) for name in names))
+        self._rotation.out = {name for name, well in zip(names, ready, strict=True) if not well}
 
     async def _traffic(self, session: aiohttp.ClientSession) -> None:
         for number, pause in enumerate(self._pauses(self._random)):
@@ -131,7 +146,7 @@ class Router:
             counts.in_flight[decode] -= 1
 
     def traffic(self) -> Traffic:
-        """The counts so far, and who is out of rotation."""
+        """The counts so far, and who is not ready."""
         counts = self._counts
         return Traffic(
             counts.sent,
@@ -143,13 +158,6 @@ class Router:
             tuple(sorted(self._rotation.out)),
         )
 
-    def take_out(self, name: str) -> None:
-        """No request that has not been sent yet goes to this engine."""
-        self._rotation.out.add(name)
-
-    def put_back(self, name: str) -> None:
-        self._rotation.out.discard(name)
-
     async def _run(self, _: web.Application) -> AsyncIterator[None]:
         async with self.running():
             yield
@@ -157,31 +165,22 @@ class Router:
     async def _stats(self, _: web.Request) -> web.Response:
         return web.json_response(asdict(self.traffic()))
 
-    async def _out(self, request: web.Request) -> web.Response:
-        return self._set(request, self.take_out)
-
-    async def _in(self, request: web.Request) -> web.Response:
-        return self._set(request, self.put_back)
-
-    def _set(self, request: web.Request, change: Callable[[str], None]) -> web.Response:
-        name = request.match_info["name"]
-        if name not in self._rotation.urls:
-            return web.json_response({"error": f"no decode engine {name}"}, status=404)
-        change(name)
-        return web.json_response({"out": sorted(self._rotation.out)})
-
     def application(self) -> web.Application:
-        """GET /stats: a Traffic in JSON. POST /out/NAME, /in/NAME: out of rotation and back."""
+        """GET /stats: a Traffic in JSON."""
         app = web.Application()
         app.cleanup_ctx.append(self._run)
-        app.add_routes(
-            [
-                web.get("/stats", self._stats),
-                web.post("/out/{name}", self._out),
-                web.post("/in/{name}", self._in),
-            ]
-        )
+        app.add_routes([web.get("/stats", self._stats)])
         return app
+
+
+async def _ready(session: aiohttp.ClientSession, url: str) -> bool:
+    """What the kit of an engine says of its readiness; one that does not answer is not ready."""
+    try:
+        patience = aiohttp.ClientTimeout(total=_PROBE_PATIENCE_SECONDS)
+        async with session.get(f"{url}{ROUTE_READY}", timeout=patience) as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, asyncio.TimeoutError):
+        return False
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -193,7 +192,7 @@ def _named(text: str) -> tuple[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m stanch.edge.demo.router", description="Traffic and rotation."
+        prog="python -m stanch.edge.demo.router", description="Traffic to the decodes that are ready."
     )
     parser.add_argument("--prefill", type=_named, action="append", required=True, metavar="NAME=URL")
     parser.add_argument("--decode", type=_named, action="append", required=True, metavar="NAME=URL")

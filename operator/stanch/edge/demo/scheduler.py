@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import inf
 
 
 class Phase(str, Enum):
@@ -123,6 +124,8 @@ class Scheduler:
     lease_seconds: float = 30.0
     gauges: Gauges = field(default_factory=Gauges)
     planted: int = 0
+    _planted_seconds: float = inf
+    _planted_until: float = inf
     _requests: dict[str, Request] = field(default_factory=dict)
     # Something changed that a step must show: vLLM makes one more step after an abort or a late report, too.
     _dirty: bool = False
@@ -149,9 +152,10 @@ class Scheduler:
     def blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_tokens)
 
-    def plant(self, requests: int) -> None:
-        """The next so many requests with remote KV find all of it in the local prefix cache: no reads."""
-        self.planted += requests
+    def plant(self, requests: int, seconds: float = inf) -> None:
+        """The next so many requests with remote KV find all of it in the local prefix cache: no reads. Within
+        that time of the first of them."""
+        self.planted, self._planted_seconds, self._planted_until = requests, seconds, inf
 
     def submit(self, ask: Ask, now: float) -> None:
         if ask.id in self._requests:
@@ -239,10 +243,16 @@ class Scheduler:
                 admitted.append(self._move(held, Phase.RUNNING, now))
                 continue
             admitted.append(self._move(held, Phase.PARKED, now))
-            to_read = 0 if self.planted else need
-            self.planted -= 1 if self.planted else 0
-            pulls.append(Pull(request.ask, remote, to_read))
+            pulls.append(Pull(request.ask, remote, 0 if self._meets_the_defect(now) else need))
         return admitted, pulls
+
+    def _meets_the_defect(self, now: float) -> bool:
+        if not self.planted:
+            return False
+        self._planted_until = min(self._planted_until, now + self._planted_seconds)
+        meets = now <= self._planted_until
+        self.planted = self.planted - 1 if meets else 0
+        return meets
 
     def _run(self, now: float) -> tuple[list[Request], list[Request], int, int]:
         first: list[Request] = []

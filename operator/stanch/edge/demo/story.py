@@ -1,10 +1,8 @@
-"""The demo's story: a leak is planted; the product finds it, confirms it, and the engine is healed.
+"""The demo's story: a leak is planted; the product finds it, has it confirmed, and heals the engine; and once
+more where no release is allowed, so that the process is restarted in place.
 
-Where the engines have the engine kit exactly the stuck requests are released, and the engine serves on; else
-it is taken out of rotation, drained and restarted.
-
-Scraper, detector, confirmation and sentences are the product's own. Only the fleet is given: simulated
-engines here, real ones where a `Deployment` over those is passed in.
+The watchdog, its planner and what it does are the product's own (ladder.py). Only the fleet is given:
+simulated engines here, real ones where a `Deployment` over those is passed in.
 """
 
 from __future__ import annotations
@@ -12,31 +10,53 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import aiohttp
 
+from stanch.core.history import Ending, Incident, StepName
+from stanch.core.plan_limits import Limits, Mode, Rung
 from stanch.core.policy import Policy
-from stanch.core.report import sentence
 from stanch.core.sample import Role
 from stanch.core.verdict import State
+from stanch.edge import client, incident_list
 from stanch.edge.advice import advise
-from stanch.edge.demo.board import NotInTimeError, following
+from stanch.edge.demo.board import Board, NotInTimeError, following
 from stanch.edge.demo.child import StartError
-from stanch.edge.demo.fleet import Fleet, Stuck, Traffic
-from stanch.edge.demo.repair import Deployment, Limits, Repair, Say, StepFailedError
-from stanch.edge.demo.telling import Incident, Output, Probes, Step
-from stanch.edge.demo.view import view
-from stanch.edge.live import Judged, watching
+from stanch.edge.demo.deployment import Deployment, Say, Traffic
+from stanch.edge.demo.fleet import Fleet
+from stanch.edge.demo.pods import NAMESPACE
+from stanch.edge.demo.telling import Account, Output, Probes, Told
+from stanch.edge.demo.view import objects_of, view
+from stanch.edge.live import watching
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 
-_DEPLOYMENT = "demo"
-# A demo's patience: in production these are minutes.
-POLICY = Policy(interval_seconds=1.0).with_hold(8.0)
-_TROUBLE = (StepFailedError, NotInTimeError, StartError, aiohttp.ClientError, asyncio.TimeoutError)
+# Requests that meet the defect, and for how long from the first of them on: all have been stuck for long
+# enough to be released when the first one is found.
+_PLANTED, _PLANTED_SECONDS = 4, 3.0
+
+
+class StoryError(Exception):
+    """The story does not go on; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One leak and its repair. says: what is special about it. steps: of the ladder that are allowed."""
+
+    says: str
+    steps: frozenset[Rung]
+
+
+RELEASE = Act("", frozenset({Rung.RELEASE}))
+RESTART = Act("this time no release is allowed (remediation.steps: [Restart]); ", frozenset({Rung.RESTART}))
+# A kit finds the process that it is to end in /proc.
+_ACTS = (RELEASE, RESTART) if Path("/proc/self").is_dir() else (RELEASE,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +64,28 @@ class Stage:
     """What the story is played on.
 
     opening: its first line. build: makes the deployment, seeded, and may tell how far it is.
+    patience_seconds: for each thing that is waited for.
     """
 
     opening: str
     build: Callable[[int, Say], AbstractAsyncContextManager[Deployment]]
     policy: Policy
-    limits: Limits
+    acts: tuple[Act, ...]
+    patience_seconds: float = 60.0
+
+
+def policy(parked_seconds: float, interval_seconds: float = 1.0) -> Policy:
+    """A demo's patience: in production these are minutes. The list of the engine kit comes first, since it
+    names the requests: what the gauges alone show counts later."""
+    shown = Policy(interval_seconds=interval_seconds).with_hold(2 * parked_seconds + 2)
+    return replace(shown, parked_remote_kv_seconds=parked_seconds)
 
 
 SIMULATED = Stage(
     "starting the fleet: processes of their own on loopback, no network, no GPU, no vLLM needed",
     lambda seed, say: Fleet(seed),
-    POLICY,
-    Limits(),
+    policy(5.0),
+    _ACTS,
 )
 
 
@@ -83,118 +112,112 @@ class Prober:
             await asyncio.sleep(1)
 
 
-class Steps:
-    """The steps so far; each is told when it ends."""
-
-    def __init__(self, out: Output) -> None:
-        self.taken: list[Step] = []
-        self._out = out
-
-    async def take(self, name: str, act: Callable[[], Awaitable[str]]) -> None:
-        """Raises StepFailedError, naming the step, for whatever it fails of."""
-        start = self._out.elapsed()
-        try:
-            outcome = await act()
-        except _TROUBLE as error:
-            what = str(error) or type(error).__name__
-            self.taken.append(Step(name, start, self._out.elapsed(), what, failed=True))
-            raise StepFailedError(f"{name} failed: {what}") from error
-        self.taken.append(Step(name, start, self._out.elapsed(), outcome))
-        self._out.say(f"{name}: {outcome}")
-
-
-async def run(
-    fleet: Deployment, policy: Policy, out: Output, seed: int = 0, limits: Limits | None = None
-) -> Incident:
-    """Play the story once. A step that fails ends it, and the incident says so."""
-    members = fleet.engines
-    watched = [Watched(Target(m.name, m.url), Role(m.role), policy, _DEPLOYMENT) for m in members]
-    async with watching(watched, policy) as live, aiohttp.ClientSession() as session:
+async def run(fleet: Deployment, stage: Stage, out: Output, seed: int = 0) -> Account:
+    """Play the story once. What goes wrong ends it, and the account says so."""
+    targets = [Watched(Target(m.name, m.url), Role(m.role), stage.policy, NAMESPACE) for m in fleet.engines]
+    limits = Limits(
+        mode=Mode.ENFORCE,
+        drain_seconds=10.0,
+        interval_seconds=stage.policy.interval_seconds,
+        floor_ratio=stage.policy.floor_ratio,
+    )
+    async with watching(targets, stage.policy) as live, client.session() as session:
         await live.learn()
-        async with following(live, out, [m.name for m in members], fleet.traffic) as board:
-            repair = Repair(fleet, policy, board, session, limits or Limits(), out.say)
-            return await _play(repair, out, random.Random(f"{seed}/story"))
+        async with following(fleet, live, session, limits, out) as board:
+            return await _play(fleet, board, stage, out, random.Random(f"{seed}/story"))
 
 
-async def _play(repair: Repair, out: Output, rng: random.Random) -> Incident:
-    fleet, board = repair.fleet, repair.board
-    steps, prober = Steps(out), Prober(fleet)
+async def _play(fleet: Deployment, board: Board, stage: Stage, out: Output, rng: random.Random) -> Account:
+    began = board.ladder.live.clock() - out.elapsed()
+    probes: dict[str, Probes] = {}
     failure: str | None = None
+    decodes = [member.name for member in fleet.engines if member.role == "decode"]
+    leaking = rng.sample(decodes, len(stage.acts))
     try:
-        await board.until(_all_healthy, repair.limits.look, "not every engine was healthy to begin with")
-        roles = [member.role for member in fleet.engines]
+        await board.until(_all_healthy(board), stage.patience_seconds, "not every engine is healthy")
+        prefills = len(fleet.engines) - len(decodes)
         out.say(
-            f"{roles.count('prefill')} prefill and {roles.count('decode')} decode engines ({fleet.kind}) and "
-            "a router with traffic are up; the watchdog reads all of them: healthy",
+            f"{prefills} prefill and {len(decodes)} decode engines ({fleet.kind}) and a router with traffic "
+            "are up; the watchdog reads all of them: healthy",
             State.HEALTHY,
         )
-        leaking = rng.choice([member.name for member in fleet.engines if member.role == "decode"])
-        await fleet.plant(leaking, repair.limits.planted)
-        out.say(
-            f"the leak is planted: the next {repair.limits.planted} requests to {leaking} find nothing left "
-            "to read and are never reported, the defect of vLLM up to 0.29.0; the watchdog is not told"
-        )
-        async with prober.on(leaking):
-            await steps.take("Observe", repair.observe)
-            if repair.suspect != leaking:
-                raise StepFailedError(
-                    f"the watchdog accuses {repair.suspect}, but it is {leaking} that leaks"
-                )
-            await steps.take("Confirm", repair.confirm)
-            if fleet.token is not None:
-                await steps.take("Capture", repair.capture)
-                await steps.take("Release", repair.release)
-            else:
-                await steps.take("Cordon", repair.cordon)
-                await steps.take("Drain", repair.drain)
-                await steps.take("Confirm again", repair.confirm)
-                await steps.take("Capture", repair.capture)
-        if fleet.token is not None:
-            await steps.take("Verify", repair.verify)
-        else:
-            await steps.take("Restart", repair.restart)
-            await steps.take("Verify", repair.verify)
-            await steps.take("Uncordon", repair.uncordon)
-    except _TROUBLE as error:
+        for act, name in zip(stage.acts, leaking, strict=True):
+            prober = Prober(fleet)
+            try:
+                await _act(fleet, board, stage, act, name, out, prober)
+            finally:
+                probes[name] = prober.seen
+    except (StoryError, NotInTimeError, aiohttp.ClientError, asyncio.TimeoutError) as error:
         failure = str(error) or type(error).__name__
         out.say(failure, State.FAULT)
     traffic = await fleet.traffic()
-    if repair.suspect in traffic.out:
-        out.say(f"{repair.suspect} stays out of rotation, for a person to look at")
-    verdict = repair.verdict
-    return Incident(
-        engine=repair.suspect,
-        signature=verdict.signature_name if verdict else "",
-        sentence=sentence(verdict) if verdict else "",
-        steps=tuple(steps.taken),
-        held_ratio=repair.held,
-        held_blocks=repair.held_blocks,
-        stuck=repair.stuck,
-        traffic=traffic,
-        lost=lost(traffic, repair.stuck),
-        probes=prober.seen,
-        advice=advise(board.live.versions.get(repair.suspect)).text,
-        failure=failure,
+    incidents = tuple(board.ladder.incidents.values())
+    return Account(
+        began,
+        tuple(Told(one, board.cause[one.name], probes.get(one.unit, Probes())) for one in incidents),
+        traffic,
+        lost(traffic, incidents),
+        advise(board.ladder.live.versions.get(leaking[0])).text,
+        failure,
     )
 
 
-def lost(traffic: Traffic, stuck: tuple[Stuck, ...] | None) -> int:
-    """Requests that failed or whose clients left, without those that the leak had swallowed."""
-    swallowed = [held.id for held in stuck or ()]
+async def _act(
+    fleet: Deployment, board: Board, stage: Stage, act: Act, name: str, out: Output, prober: Prober
+) -> None:
+    """One leak, from its plant to the end of its incident. Raises StoryError, NotInTimeError."""
+    known = set(board.ladder.incidents)
+    board.ladder.limits = replace(board.ladder.limits, steps=act.steps)
+    await fleet.plant(name, _PLANTED, _PLANTED_SECONDS)
+    out.say(
+        f"a leak is planted in {name}: up to {_PLANTED} requests to it find nothing left to read and are "
+        f"never reported, the defect of vLLM up to 0.29.0; {act.says}the watchdog is not told"
+    )
+
+    def newest() -> Incident | None:
+        return next((one for key, one in board.ladder.incidents.items() if key not in known), None)
+
+    def interrupted() -> Incident | None:
+        one = newest()
+        serves = one is None or (one.open and one.last(StepName.RESTART) is None)
+        return None if serves else one
+
+    def ended() -> Incident | None:
+        one = newest()
+        return None if one is None or one.open else one
+
+    patience = stage.patience_seconds
+    async with prober.on(name):
+        found = await board.until(newest, patience, "no engine was found at fault")
+        if found.unit != name:
+            raise StoryError(f"the watchdog accuses {found.unit}, but it is {name} that leaks")
+        await board.until(interrupted, patience, f"{found.name} has not come to a restart, nor to its end")
+    over = await board.until(ended, patience, f"{found.name} has not come to its end")
+    if over.ending is not Ending.RESOLVED:
+        raise StoryError(f"{over.name} ended as {over.code}: {over.detail}")
+
+
+def lost(traffic: Traffic, incidents: Sequence[Incident]) -> int:
+    """Requests that failed or whose clients left, without those that a leak had swallowed."""
+    swallowed = {stuck.id for incident in incidents for stuck in incident.stuck}
 
     def was_swallowed(name: str) -> bool:
-        # The engine's id of a request is cmpl-<its X-Request-Id>-<prompt>-<random>.
-        return name in traffic.planted or any(one.startswith(f"cmpl-{name}-") for one in swallowed)
+        return name in traffic.planted or f"cmpl-{name}" in swallowed
 
     return traffic.failed + sum(not was_swallowed(name) for name in traffic.gave_up)
 
 
-def _all_healthy(now: Mapping[str, Judged]) -> bool | None:
-    return True if now and all(one.verdict.state is State.HEALTHY for one in now.values()) else None
+def _all_healthy(board: Board) -> Callable[[], bool | None]:
+    def ready() -> bool | None:
+        judged, traffic = board.ladder.judged, board.ladder.traffic
+        well = all(one.verdict.state is State.HEALTHY for one in judged.values())
+        return True if judged and well and traffic is not None and not traffic.out else None
+
+    return ready
 
 
 def main(seed: int, plain: bool | None = None, stage: Stage = SIMULATED) -> int:
-    """Run the demo; 0 when the leak was found and healed, else 1.
+    """Run the demo; 0 when every leak was found and healed, else 1.
 
     plain: lines instead of a live view; None decides by whether standard output is a terminal.
     """
@@ -203,9 +226,12 @@ def main(seed: int, plain: bool | None = None, stage: Stage = SIMULATED) -> int:
         with view(sys.stdout.isatty() if plain is None else not plain) as out:
             out.say(stage.opening)
             async with stage.build(seed, out.say) as fleet:
-                incident = await run(fleet, stage.policy, out, seed, stage.limits)
-        out.incident(incident)
-        return 0 if incident.failure is None else 1
+                account = await run(fleet, stage, out, seed)
+        out.account(account)
+        sys.stdout.write("\nAs `stanch incidents --all` shows them on Kubernetes:\n")
+        listed = incident_list.ordered(objects_of(account), ended=True)
+        incident_list.show(listed, time.time(), ended=True, everywhere=False)
+        return 0 if account.failure is None else 1
 
     try:
         return asyncio.run(play())

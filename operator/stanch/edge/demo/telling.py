@@ -1,4 +1,4 @@
-"""What the demo tells, as data: rows, lines, steps and the incident; and who may be told."""
+"""What the demo tells, as data: rows, lines, and at the end the incidents; and who may be told."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from stanch.core.history import Incident
 from stanch.core.verdict import State
-from stanch.edge.demo.fleet import Stuck, Traffic
+from stanch.edge.demo.deployment import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,44 +26,32 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One step of the repair. start, end: seconds since the demo began. failed: the outcome says why."""
-
-    name: str
-    start: float
-    end: float
-    outcome: str
-    failed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Probes:
-    """What a liveness probe saw of the engine, once a second from the plant until its restart began."""
+    """What a liveness probe saw of the engine, once a second from the plant until its restart or its end."""
 
     sent: int = 0
     ok: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Incident:
-    """One fault from suspicion to its end.
+class Told:
+    """One incident. cause: the sentence on its engine when it was opened."""
 
-    stuck: as the engine lists them; None where it has no such list. held_ratio: of the KV cache, 0..1;
-    held_blocks: the same in blocks.
-    lost: requests of the traffic that failed or found no answer, the stuck ones not counted. advice: on the
-    version. failure: why the repair stopped; None where the engine serves again.
-    """
+    incident: Incident
+    cause: str
+    probes: Probes
 
-    engine: str
-    signature: str
-    sentence: str
-    steps: tuple[Step, ...]
-    held_ratio: float
-    held_blocks: int
-    stuck: tuple[Stuck, ...] | None
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """How it went. began: the demo's start, in the incidents' time. lost: requests of the traffic that failed
+    or found no answer, the stuck ones not counted. advice: on the version. failure: why it ended before its
+    end; None where everything serves again."""
+
+    began: float
+    told: tuple[Told, ...]
     traffic: Traffic
     lost: int
-    probes: Probes
     advice: str
     failure: str | None = None
 
@@ -79,5 +68,5 @@ class Output(Protocol):
     def board(self, rows: Sequence[Row], traffic: Traffic | None) -> None:
         """The fleet as it is in this turn."""
 
-    def incident(self, incident: Incident) -> None:
+    def account(self, account: Account) -> None:
         """The end of it."""

@@ -13,11 +13,17 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from stanch.core.report import percent
+from stanch.api.convert import status_of
+from stanch.api.incident import LeakIncident, LeakIncidentStatus
+from stanch.core.history import Ending, Incident, Step, StepOutcome
+from stanch.core.report import age_text, percent
 from stanch.core.verdict import State
-from stanch.edge.demo.fleet import Traffic
-from stanch.edge.demo.telling import Incident, Output, Row
+from stanch.edge.demo.deployment import Traffic
+from stanch.edge.demo.pods import NAMESPACE
+from stanch.edge.demo.telling import Account, Output, Row, Told
 from stanch.edge.output import console
+from stanch.edge.recording import body_of
+from stanch.edge.text import printable
 
 _STYLES = {State.HEALTHY: "green", State.SUSPECT: "yellow", State.FAULT: "bold red", State.BLIND: "magenta"}
 _BAR = 12
@@ -43,8 +49,8 @@ class PlainView:
     def board(self, rows: Sequence[Row], traffic: Traffic | None) -> None:
         """The lines say what changed."""
 
-    def incident(self, incident: Incident) -> None:
-        for line in story_of(incident):
+    def account(self, account: Account) -> None:
+        for line in story_of(account):
             self._screen.print(folded(line, self._screen))
 
 
@@ -77,7 +83,7 @@ class LiveView(PlainView):
 
 @contextmanager
 def view(live: bool) -> Iterator[Output]:
-    """The output for a terminal (live) or for anything else; usable after its end for the incident only."""
+    """The output for a terminal (live) or for anything else; usable after its end for the account only."""
     screen = console()
     if not live:
         yield PlainView(screen)
@@ -138,48 +144,77 @@ def _line(at: float, text: str, tone: State | None) -> Text:
     return Text.assemble((f"{at:5.1f} s  ", "dim"), (text, _STYLES[tone] if tone else ""))
 
 
-def story_of(incident: Incident) -> Iterator[Text]:
-    """The incident as it is told at the end."""
-    yield Text()
-    if not incident.engine:
-        yield Text(f"No incident: {incident.failure}", style="bold red")
-        return
-    healed = incident.failure is None
-    end = ("healed", "bold green") if healed else (f"not healed: {incident.failure}", "bold red")
-    yield Text.assemble((f"Incident {incident.engine}: {incident.signature}, ", "bold"), end)
-    yield Text(f"  {incident.sentence}")
-    for step in incident.steps:
-        yield Text.assemble(
-            (f"  {step.start:5.1f} - {step.end:5.1f} s  ", "dim"),
-            (f"{step.name:<13}  ", "bold"),
-            (step.outcome, "bold red" if step.failed else ""),
+def objects_of(account: Account) -> list[LeakIncident]:
+    """The incidents as the objects that the operator would have written."""
+    return [
+        LeakIncident.model_validate(body_of(NAMESPACE, told.incident)).model_copy(
+            update={"status": status_of(told.incident, LeakIncidentStatus())}
         )
-    yield from _stuck(incident)
-    probes, traffic = incident.probes, incident.traffic
+        for told in account.told
+    ]
+
+
+def story_of(account: Account) -> Iterator[Text]:
+    """How it went, as it is told at the end."""
+    if not account.told:
+        yield Text()
+        yield Text("No incident.", style="bold red")
+    for told in account.told:
+        yield Text()
+        yield from _incident(told, account.began)
+    yield Text()
+    traffic = account.traffic
     yield Text(
-        f"  A liveness probe of {incident.engine} meanwhile: 200 {probes.ok} times of {probes.sent}."
+        f"Traffic: {traffic.sent} requests sent, {traffic.answered} answered, "
+        f"{sum(traffic.in_flight.values())} on their way; lost besides the stuck ones: {account.lost}."
+    )
+    yield from (Text(printable(f"  {failure}")) for failure in traffic.failures[:5])
+    yield Text(f"What would help: {account.advice}.")
+    if account.failure is not None:
+        yield Text(f"Not healed: {printable(account.failure)}", style="bold red")
+
+
+def _incident(told: Told, began: float) -> Iterator[Text]:
+    incident, probes = told.incident, told.probes
+    signature = "" if incident.evidence.signature is None else f"{incident.evidence.signature.value}, "
+    end = ("open", "bold red")
+    if incident.ending is not None:
+        end = (f"{incident.ending.value} ({incident.code})", "bold green" if _well(incident) else "bold red")
+    yield Text.assemble((f"LeakIncident {incident.name}: {signature}", "bold"), end)
+    yield Text(f"  {printable(told.cause)}")
+    for step in incident.steps:
+        yield _step(step, began)
+    yield from _stuck(incident)
+    yield Text(
+        f"  A liveness probe of {incident.pod_name} meanwhile: 200 {probes.ok} times of {probes.sent}."
         + (" It would have seen nothing." if probes.sent and probes.ok == probes.sent else "")
     )
-    yield Text(
-        f"  Traffic: {traffic.sent} requests sent, {traffic.answered} answered, "
-        f"{sum(traffic.in_flight.values())} on their way; lost besides the stuck ones: {incident.lost}."
+
+
+def _well(incident: Incident) -> bool:
+    return incident.ending in (Ending.RESOLVED, Ending.RECOVERED)
+
+
+def _step(step: Step, began: float) -> Text:
+    end = "" if step.end is None else f"{step.end - began:5.1f} s"
+    bad = step.outcome not in (None, StepOutcome.DONE)
+    return Text.assemble(
+        (f"  {step.start - began:5.1f} - {end:>7}  ", "dim"),
+        (f"{step.name.value:<8}  ", "bold"),
+        (printable(step.detail), "bold red" if bad else ""),
     )
-    yield from (Text(f"    {failure}") for failure in traffic.failures[:5])
-    yield Text(f"  What would help: {incident.advice}.")
 
 
 def _stuck(incident: Incident) -> Iterator[Text]:
-    held = f"{percent(incident.held_ratio)} of the KV cache"
-    if incident.stuck is None:
-        if incident.held_ratio:
-            yield Text(
-                f"  Held: {incident.held_blocks} blocks, {held}. "
-                "The ids of the requests that hold them come with the engine kit."
-            )
+    if not incident.stuck:
         return
-    yield Text(f"  Stuck requests, holding {held}:")
+    blocks = sum(one.blocks for one in incident.stuck)
+    yield Text(f"  Stuck requests, holding {blocks} blocks:")
     for one in incident.stuck:
+        client = "its client has gone" if one.client_gone else "its client waits"
         yield Text(
-            f"    {one.id}  {one.blocks} blocks, {one.age_seconds:.0f} s, {one.status}, "
-            f"from engine {one.remote_engine or '?'}"
+            printable(
+                f"    {one.id}  {one.blocks} blocks, {age_text(one.age_seconds)}, {client}, "
+                f"from engine {one.remote_engine or '?'}"
+            )
         )
