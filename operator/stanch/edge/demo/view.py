@@ -147,7 +147,7 @@ def _line(at: float, text: str, tone: State | None) -> Text:
 def objects_of(account: Account) -> list[LeakIncident]:
     """The incidents as the objects that the operator would have written."""
     return [
-        LeakIncident.model_validate(body_of(NAMESPACE, told.incident)).model_copy(
+        LeakIncident.model_validate(body_of(NAMESPACE, told.incident, "stanch demo")).model_copy(
             update={"status": status_of(told.incident, LeakIncidentStatus())}
         )
         for told in account.told
