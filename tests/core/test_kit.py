@@ -308,3 +308,4 @@ def test_when_a_fault_is_due() -> None:
     assert fault_due([fault, healthy], now=100.0) is None
     # Held for long enough, and no fault for another reason: it is not due at any time.
     assert fault_due([verdict(70.0, 60.0, cap=Cap.DECODE_WAITS)], now=100.0) is None
+    assert fault_due([verdict(900.0, 900.0, readings=7)], now=100.0) is None

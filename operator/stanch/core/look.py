@@ -31,10 +31,13 @@ def look_every(verdict: Verdict, policy: Policy) -> float | None:
 
 def fault_due(verdicts: Iterable[Verdict], now: float) -> float | None:
     """Seconds until the first of the patterns that hold now has held for its limit, if it goes on; None where
-    none is under way. One that is capped waits for something else."""
+    none is under way. One that is no fault although it has held waits for something else: for other engines
+    (a cap), for more readings."""
     left = [
         max(0.0, one.limit_seconds - one.held_seconds - (now - one.t))
         for one in verdicts
-        if one.state is State.SUSPECT and one.limit_seconds is not None and one.cap is None
+        if one.state is State.SUSPECT
+        and one.limit_seconds is not None
+        and one.held_seconds < one.limit_seconds
     ]
     return min(left, default=None)
