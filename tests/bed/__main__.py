@@ -93,6 +93,7 @@ def _kubectl(place: Place, arguments: Sequence[str]) -> int:
 def _build(_: Place, __: Sequence[str]) -> int:
     print(build.kube().programs)
     print(build.oldest())
+    print(build.lws())
     return 0
 
 

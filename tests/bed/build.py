@@ -34,6 +34,7 @@ COMPONENTS = (
 _MODULE = HERE / "go"
 OLDEST = HERE / "go-oldest"
 _HELM = "helm.sh/helm/v4/cmd/helm@v4.3.1"
+_LWS_MODULE = HERE / "go-lws"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,30 @@ def helm() -> Path:
     return made(f"helm-{_HELM.rpartition('@v')[2]}", _HELM, make) / "helm"
 
 
-def module_version(module: Path) -> str:
-    """The version of k8s.io/kubernetes in a go.mod."""
-    found = re.search(r"^\tk8s\.io/kubernetes v(\S+)$", (module / "go.mod").read_text(), re.MULTILINE)
+def lws() -> Path:
+    """A directory with `lws`, the controller of LeaderWorkerSets, and its kinds in `crds`."""
+    name = "sigs.k8s.io/lws"
+    version = module_version(_LWS_MODULE, name)
+
+    def make(part: Path) -> None:
+        command = ["go", "build", "-trimpath", "-ldflags", "-s -w", "-o", str(part / "lws"), f"{name}/cmd"]
+        _run(command, _LWS_MODULE)
+        # What was just built is in Go's module cache.
+        listed = ["go", "list", "-m", "-f", "{{.Dir}}", name]
+        found = subprocess.run(listed, cwd=_LWS_MODULE, check=True, capture_output=True, text=True)
+        (part / "crds").mkdir()
+        for file in Path(found.stdout.strip()).glob("config/crd/bases/*.yaml"):
+            (part / "crds" / file.name).write_text(file.read_text())
+
+    return made(f"lws-{version}", module_recipe(_LWS_MODULE), make)
+
+
+def module_version(module: Path, name: str = "k8s.io/kubernetes") -> str:
+    """The version of that module in a go.mod."""
+    line = rf"^\t{re.escape(name)} v(\S+)( // indirect)?$"
+    found = re.search(line, (module / "go.mod").read_text(), re.MULTILINE)
     if found is None:
-        raise BedError(f"{module / 'go.mod'} asks for no k8s.io/kubernetes")
+        raise BedError(f"{module / 'go.mod'} asks for no {name}")
     return found[1]
 
 

@@ -12,6 +12,8 @@ Object = dict[str, Any]
 Role = Literal["prefill", "decode"]
 PORT = 8000
 APP = "engines"
+# On every pod of a LeaderWorkerSet.
+LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 
 
 def engine(
@@ -44,6 +46,32 @@ def deployment(
             "replicas": replicas,
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": _pod(role, arguments, kit)},
+        },
+    }
+
+
+def leader_worker_set(name: str, role: Role, replicas: int, arguments: Sequence[str] = ()) -> Object:
+    """So many groups of two that restart as one: a leader that serves as any other engine, and a worker that
+    serves nothing, as a `--headless` one of vLLM."""
+    labels = _labels(role, None)
+    worker = _pod(role, (), kit=False)
+    container = worker["containers"][0]
+    # It ends at once when it is told to; the first process of a container ignores signals otherwise.
+    container["command"] = ["python3", "-c", "import signal as s; s.sigwait({s.SIGTERM})"]
+    for key in ("ports", "startupProbe", "readinessProbe"):
+        del container[key]
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "leaderWorkerTemplate": {
+                "size": 2,
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "leaderTemplate": {"metadata": {"labels": labels}, "spec": _pod(role, arguments, True)},
+                "workerTemplate": {"metadata": {"labels": labels}, "spec": worker},
+            },
         },
     }
 

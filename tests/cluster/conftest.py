@@ -11,6 +11,8 @@ import pytest
 from tests.bed import image, node
 from tests.bed.cluster import Access, Cluster, Namespace
 from tests.cluster.installed import Installed, installed
+from tests.cluster.operators import operating
+from tests.cluster.together import Played, playing
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -47,6 +49,22 @@ def stanch(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """Stanch's kinds, account and rights, taken away after the module."""
     with installed(cluster, tmp_path_factory.mktemp("installed")) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def played(
+    cluster: Cluster,
+    stanch: Installed,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Played]:
+    """The module's scenarios (`together.scenario`), under way side by side before one operator."""
+    tests = [getattr(item, "function", None) for item in request.session.items if item.path == request.path]
+    with (
+        operating(stanch, tmp_path_factory.mktemp("operator")) as operator,
+        playing(cluster, operator, tests) as scenes,
+    ):
+        yield scenes
 
 
 @pytest.hookimpl(wrapper=True)

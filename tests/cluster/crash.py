@@ -25,7 +25,8 @@ from tests.bed.cluster import ApiError, Cluster, Namespace, Object, is_ready, wa
 from tests.bed.faults import Rule
 from tests.bed.proxy import FaultProxy
 from tests.cluster.installed import MANIFESTS, TOP, Installed
-from tests.cluster.scenes import PATIENCE_S, Operator, Scene, ending, steps
+from tests.cluster.operators import Operator
+from tests.cluster.scenes import PATIENCE_S, Scene, ending, steps
 
 Ladder = Literal["restart", "release", "evict"]
 _SHORT = {"drainSeconds": 5, "cooldownSeconds": 0}

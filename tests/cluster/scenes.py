@@ -1,22 +1,19 @@
-"""What the scenario tests play with: the operator as a process, engines, a watch, leaks, and their story."""
+"""What the scenario tests play with: engines, a watch, leaks, and their story."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from tests.bed import manifests
 from tests.bed.cluster import Namespace, Object, is_ready, wait_for
-from tests.cluster.installed import NAMESPACE, Installed
+from tests.cluster.operators import Operator
 
 GROUP = "/apis/stanch.dev/v1alpha1"
 # Long enough for a machine that does other things as well.
@@ -29,78 +26,8 @@ _HOLDS = (
     "parkedRemoteKvSeconds",
 )
 HOLD_S = 2
-
-
-class Operator:
-    """One `stanch operator` process under its own service account."""
-
-    def __init__(self, config: str, log: Path, **environment: str) -> None:
-        self.log = log
-        self._config = config
-        self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> Operator:
-        own = {"STANCH_HTTP_HOST": "127.0.0.1", "STANCH_HTTP_PORT": "0", "STANCH_NAMESPACE": NAMESPACE}
-        environment = {**os.environ, "KUBECONFIG": self._config, **own, **self._environment}
-        with self.log.open("ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "stanch", "operator"], stdout=out, stderr=out, env=environment
-            )
-        return self
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def kill(self) -> None:
-        """SIGKILL: as a node that fails."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def stop(self) -> int:
-        """SIGTERM, and its exit code."""
-        assert self._process is not None
-        self._process.terminate()
-        try:
-            return self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Its log so far; what is not of the log is left out."""
-        found = []
-        for line in self.log.read_text().splitlines():
-            try:
-                found.append(json.loads(line))
-            except ValueError:
-                continue
-        return [line for line in found if isinstance(line, dict)]
-
-    def elected(self) -> bool:
-        return any(line["event"] == "elected" for line in self.lines())
-
-
-@contextmanager
-def operating(installed: Installed, directory: Path, **environment: str) -> Iterator[Operator]:
-    """An operator that acts, ended at the end."""
-    one = Operator(
-        installed.kubeconfig(directory / "operator.conf"), directory / "operator.log", **environment
-    )
-    one.start()
-    try:
-        wait_for("the operator's election", lambda: one.elected() or _ended(one))
-        yield one
-    finally:
-        if one.alive:
-            one.stop()
-
-
-def _ended(one: Operator) -> bool:
-    assert one.alive, one.log.read_text()[-3000:]
-    return False
+# Of a watch that may not release.
+RESTART = {"steps": ["Restart"], "drainSeconds": 60, "cooldownSeconds": 0}
 
 
 class Scene:
@@ -126,14 +53,19 @@ class Scene:
 
     def deployed(self, name: str, replicas: int) -> list[str]:
         """The ready pods of a Deployment, once there are so many."""
-        path = f"/api/v1/namespaces/{self.namespace.name}/pods?labelSelector=deployment%3D{name}"
+        return sorted(self.labelled("deployment", name, replicas))
 
-        def look() -> list[str] | None:
-            pods = [one for one in self.namespace.cluster.api(path)["items"] if is_ready(one)]
-            self.ips |= {one["metadata"]["name"]: one["status"]["podIP"] for one in pods}
-            return sorted(one["metadata"]["name"] for one in pods) if len(pods) == replicas else None
+    def labelled(self, label: str, value: str, pods: int) -> dict[str, Object]:
+        """The ready pods with that label by name, once there are so many."""
+        query = urllib.parse.urlencode({"labelSelector": f"{label}={value}"})
+        path = f"/api/v1/namespaces/{self.namespace.name}/pods?{query}"
 
-        return wait_for(f"{replicas} pods of {name}", look, PATIENCE_S)
+        def look() -> dict[str, Object] | None:
+            found = [one for one in self.namespace.cluster.api(path)["items"] if is_ready(one)]
+            self.ips |= {one["metadata"]["name"]: one["status"]["podIP"] for one in found}
+            return {one["metadata"]["name"]: one for one in found} if len(found) == pods else None
+
+        return wait_for(f"{pods} pods with {label}={value}", look, PATIENCE_S)
 
     def allowed_disruptions(self, budget: str) -> int | None:
         path = f"/apis/policy/v1/namespaces/{self.namespace.name}/poddisruptionbudgets/{budget}"
@@ -163,31 +95,49 @@ class Scene:
         )
         return self
 
-    def leak(self, decode: str = "d0", prefill: str = "p0", requests: int = 3) -> None:
-        """The next requests to that decode meet the defect, and their clients give up."""
-        self.ask(decode, "/sim/plant", {"requests": requests})
+    def leak(
+        self, decode: str = "d0", prefill: str = "p0", requests: int = 3, ranks: Sequence[int] = (0,)
+    ) -> None:
+        """The next requests to each of these ranks meet the defect, and their clients give up."""
+        for rank in ranks:
+            self.ask(decode, "/sim/plant", {"requests": requests, "rank": rank})
         # At once, so that they are of one age.
-        with ThreadPoolExecutor(requests) as clients:
-            list(clients.map(lambda number: self._give_up(number, decode, prefill), range(requests)))
+        with ThreadPoolExecutor(requests * len(ranks)) as clients:
+            gave_up = [
+                clients.submit(self._give_up, number, decode, prefill, rank)
+                for rank in ranks
+                for number in range(requests)
+            ]
+        for one in gave_up:
+            one.result()
 
-    def _give_up(self, number: int, decode: str, prefill: str) -> None:
-        prompt = " ".join(f"w{number}" for _ in range(300))
-        ask = {"prompt": prompt, "max_tokens": 1}
-        first = self.ask(
-            prefill, "/v1/completions", {**ask, "kv_transfer_params": {"do_remote_decode": True}}
-        )
-        second = {**ask, "max_tokens": 4, "kv_transfer_params": first["kv_transfer_params"]}
+    def _give_up(self, number: int, decode: str, prefill: str, rank: int) -> None:
         try:
-            self.ask(decode, "/v1/completions", second, seconds=0.7)
+            self.transfer(decode, prefill, f"w{number}", rank, seconds=0.7)
         except OSError:
             return
         raise AssertionError(f"request {number} was answered: there is no leak")
 
-    def ask(self, pod: str, path: str, body: object = None, seconds: float = 20.0) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(
-            f"http://{self.ips[pod]}:{manifests.PORT}{path}", data, {"Content-Type": "application/json"}
+    def transfer(
+        self, decode: str = "d0", prefill: str = "p0", word: str = "w", rank: int = 0, seconds: float = 20.0
+    ) -> Any:
+        """The decode's answer to a request whose prompt the prefill has computed. seconds: the decode's."""
+        ask = {"prompt": " ".join([word] * 300), "max_tokens": 1}
+        first = self.ask(
+            prefill, "/v1/completions", {**ask, "kv_transfer_params": {"do_remote_decode": True}}
         )
+        second = {**ask, "max_tokens": 4, "kv_transfer_params": first["kv_transfer_params"]}
+        return self.ask(decode, "/v1/completions", second, seconds, rank)
+
+    def ask(
+        self, pod: str, path: str, body: object = None, seconds: float = 20.0, rank: int | None = None
+    ) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"}
+        if rank is not None:
+            headers["X-data-parallel-rank"] = str(rank)
+        url = f"http://{self.ips[pod]}:{manifests.PORT}{path}"
+        request = urllib.request.Request(url, data, headers)
         with urllib.request.urlopen(request, timeout=seconds) as answer:
             return json.load(answer)
 
@@ -226,6 +176,16 @@ class Scene:
             return found if name in names else None
 
         return wait_for(f"step {name}", look, PATIENCE_S)
+
+    def draining(self, *decodes: str, tokens: int = 600) -> list[Future[Any]]:
+        """A leak on each, while an ordinary request keeps it busy: once each has an incident at Drain. The
+        answers to those requests."""
+        busy = [self.busy(name, tokens) for name in decodes]
+        for name in decodes:
+            self.leak(name)
+        for number in range(len(decodes)):
+            self.at_step("Drain", number)
+        return busy
 
     def reason(self, unit: str) -> str | None:
         """Why nothing is done to the unit now, by the watch's status."""
@@ -276,6 +236,12 @@ class Scene:
         annotations = found["metadata"].get("annotations") or {}
         return {key: value for key, value in annotations.items() if key.startswith("stanch.dev/")}
 
+    def let_go(self, pod: str) -> None:
+        """Wait until it serves, and nothing of ours is on it."""
+        wait_for(
+            f"{pod} ready, and nothing on it", lambda: self.ready(pod) and not self.marks(pod), PATIENCE_S
+        )
+
     def restarts(self, pod: str) -> int:
         found = self.namespace.pod(pod)
         assert found is not None
@@ -299,5 +265,20 @@ def steps(incident: Object) -> list[str]:
     return [f"{one['name']}:{one.get('outcome', '')}" for one in incident["status"].get("steps", [])]
 
 
+def outcome(incident: Object) -> tuple[str, str]:
+    """How it ended, as its two words."""
+    return ending(incident), str(incident["status"].get("code"))
+
+
 def ending(incident: Object) -> str:
     return str(incident["status"].get("ending"))
+
+
+def of_person(name: str, pod: str) -> Object:
+    """An incident as somebody writes it."""
+    return {
+        "apiVersion": "stanch.dev/v1alpha1",
+        "kind": "LeakIncident",
+        "metadata": {"name": name},
+        "spec": {"podRef": {"name": pod}},
+    }

@@ -15,7 +15,8 @@ import pytest
 from tests.bed import manifests
 from tests.bed.cluster import Namespace, wait_for
 from tests.cluster.installed import Installed
-from tests.cluster.scenes import PATIENCE_S, Operator, Scene, ending, operating
+from tests.cluster.operators import Operator, operating
+from tests.cluster.scenes import PATIENCE_S, Scene, ending
 
 pytestmark = pytest.mark.cluster
 

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.bed import manifests
-from tests.bed.cluster import Cluster, wait_for
-from tests.cluster.installed import installed
-from tests.cluster.scenes import PATIENCE_S, Scene, ending, operating, steps
-from tests.cluster.together import Played, playing, scenario
+from tests.bed.cluster import wait_for
+from tests.cluster.scenes import PATIENCE_S, RESTART, Scene, ending, outcome, steps
+from tests.cluster.together import scenario
 
 pytestmark = pytest.mark.cluster
-
-RESTART = {"steps": ["Restart"], "drainSeconds": 30, "cooldownSeconds": 0}
-
-
-@pytest.fixture(scope="module")
-def played(
-    cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Played]:
-    directory = tmp_path_factory.mktemp("operator")
-    tests = [getattr(item, "function", None) for item in request.session.items if item.path == request.path]
-    with (
-        installed(cluster, directory) as found,
-        operating(found, directory) as operator,
-        playing(cluster, operator, tests) as scenes,
-    ):
-        yield scenes
 
 
 @scenario
@@ -98,11 +80,13 @@ def test_observe_touches_nothing_and_says_what_it_would_do(scene: Scene) -> None
 
 
 @scenario
-def test_when_all_leak_at_once_they_are_restarted_one_after_another(scene: Scene) -> None:
+def test_when_all_leak_at_once_they_are_restarted_one_after_another_the_worst_first(scene: Scene) -> None:
     names = ("d0", "d1", "d2")
-    scene.engines(decode=names).watch(remediation=RESTART).until_watching()
-    for name in names:
-        scene.leak(name)
+    scene.engines(decode=names)
+    for name, requests in zip(names, (2, 3, 5), strict=True):
+        scene.leak(name, requests=requests)
+    # All have leaked before anybody looks, so they have all held for as long.
+    scene.watch(remediation=RESTART)
     out: set[int] = set()
 
     def all_done() -> bool:
@@ -111,13 +95,15 @@ def test_when_all_leak_at_once_they_are_restarted_one_after_another(scene: Scene
         return len(found) == 3 and all(one.get("status", {}).get("ending") for one in found)
 
     wait_for("all ended", all_done, 3 * PATIENCE_S)
-    assert [ending(one) for one in scene.incidents()] == ["Resolved"] * 3
+    by_pod = {one["spec"]["podRef"]["name"]: one for one in scene.incidents()}
+    assert [ending(by_pod[name]) for name in names] == ["Resolved"] * 3
     assert [scene.restarts(name) for name in names] == [1, 1, 1]
     assert max(out) == 1
-    restarts = [step_of(one, "Restart") for one in scene.incidents()]
-    uncordons = sorted(step_of(one, "Uncordon")["end"] for one in scene.incidents())
-    # Each began after the one before had been given back.
-    assert sorted(one["start"] for one in restarts)[1] > uncordons[0]
+    begun = {name: step_of(by_pod[name], "Cordon")["start"] for name in names}
+    assert sorted(names, key=lambda name: begun[name]) == ["d2", "d1", "d0"]
+    for before, after in (("d2", "d1"), ("d1", "d0")):
+        # Each began after the one before had been given back.
+        assert begun[after] >= step_of(by_pod[before], "Uncordon")["end"]
 
 
 @scenario
@@ -176,19 +162,24 @@ def test_a_cordon_without_effect_restarts_nothing(scene: Scene) -> None:
 
 
 @scenario
-def test_a_peer_to_which_no_transfer_works_stops_the_repairs(scene: Scene) -> None:
-    """The restarted engine is verified through each live peer; one is broken, and is named."""
-    scene.engines(prefill=("p0",)).engines(
-        prefill=("broken",), decode=(), arguments=("--advertise=127.0.0.1",)
-    )
-    scene.watch(remediation=RESTART).until_watching()
-    scene.leak()
+def test_peers_that_fail_after_a_restart_stop_the_repairs(scene: Scene) -> None:
+    """The restarted engine is verified through each live peer; one that fails is named, and all stops."""
+    scene.engines(prefill=("p0", "p1"), decode=("d0", "d1")).watch(remediation=RESTART).until_watching()
+    for peer in ("p0", "p1"):
+        scene.transfer("d0", peer)
+    scene.draining("d0")
+    scene.ask("p1", "/sim/refuse", {"reads": True})
     found = scene.ended(deadline_s=2 * PATIENCE_S)
-    assert (ending(found), found["status"]["code"]) == ("Failed", "NotVerified")
-    assert "through broken" in found["status"]["detail"]
+    assert outcome(found) == ("Failed", "NotVerified")
+    assert "through p1" in found["status"]["detail"]
+    assert "through p0" not in found["status"]["detail"]
     assert steps(found).count("Verify:Failed") == 3
     assert scene.condition("Degraded") == "True BreakerOpen"
-    wait_for("serving again", lambda: scene.ready("d0") and not scene.marks("d0"), PATIENCE_S)
+    scene.let_go("d0")
+    scene.leak("d1")
+    wait_for("the reason", lambda: scene.reason("d1") == "BreakerOpen", PATIENCE_S)
+    assert (scene.restarts("d0"), scene.restarts("d1")) == (1, 0)
+    assert scene.ready("d1")
 
 
 @scenario

@@ -7,25 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from tests.bed.cluster import Cluster, Namespace, wait_for
-from tests.cluster.installed import CRDS, MANIFESTS, Installed, installed
-from tests.cluster.scenes import PATIENCE_S, Operator, Scene, ending, operating, steps
+from tests.bed import manifests
+from tests.bed.cluster import Namespace, wait_for
+from tests.cluster.installed import CRDS, MANIFESTS, Installed
+from tests.cluster.operators import Operator, operating
+from tests.cluster.scenes import PATIENCE_S, RESTART, Scene, outcome, steps
 
 pytestmark = pytest.mark.cluster
 
-RESTART = {"steps": ["Restart"], "drainSeconds": 60, "cooldownSeconds": 0}
 
-
-@pytest.fixture(scope="module")
-def product(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    with installed(cluster, tmp_path_factory.mktemp("installed")) as found:
-        yield found
+@pytest.fixture
+def operator(stanch: Installed, tmp_path: Path) -> Iterator[Operator]:
+    with operating(stanch, tmp_path) as one:
+        yield one
 
 
 @pytest.fixture
-def operator(product: Installed, tmp_path: Path) -> Iterator[Operator]:
-    with operating(product, tmp_path) as one:
-        yield one
+def other(stanch: Installed, tmp_path: Path) -> Iterator[Operator]:
+    """A second one, not started yet."""
+    directory = tmp_path / "other"
+    directory.mkdir()
+    one = Operator(stanch.kubeconfig(directory / "operator.conf"), directory / "operator.log")
+    yield one
+    if one.alive:
+        one.stop()
 
 
 @pytest.fixture
@@ -33,74 +38,94 @@ def scene(namespace: Namespace, operator: Operator) -> Scene:
     return Scene(namespace, operator)
 
 
-def test_of_two_operators_one_acts(scene: Scene, product: Installed, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    config = product.kubeconfig(tmp_path / "other/operator.conf")
-    other = Operator(config, tmp_path / "other/operator.log").start()
-    try:
-        scene.engines().watch(remediation=RESTART).until_watching()
-        scene.leak()
-        assert ending(scene.ended()) == "Resolved"
-        assert scene.restarts("d0") == 1
-        assert len(scene.incidents()) == 1
-        assert not other.elected()
-        # The one that stops gives the Lease up, and the other goes on at once.
-        scene.operator.stop()
-        wait_for("the other's election", other.elected, PATIENCE_S)
-        scene.leak()
-        assert ending(scene.ended(1)) == "Resolved"
-    finally:
-        other.stop()
-
-
-@pytest.mark.parametrize("how", ["upgraded", "killed"])
-def test_an_operator_that_is_replaced_half_way(scene: Scene, how: str) -> None:
+def test_of_two_operators_one_acts(scene: Scene, other: Operator) -> None:
+    other.start()
     scene.engines().watch(remediation=RESTART).until_watching()
-    healthy = scene.busy("d0")
     scene.leak()
-    scene.at_step("Drain")
-    if how == "upgraded":
-        assert scene.operator.stop() == 0
-    else:
-        scene.operator.kill()
+    assert outcome(scene.ended()) == ("Resolved", "Restarted")
+    assert scene.restarts("d0") == 1
+    assert len(scene.incidents()) == 1
+    assert not other.elected()
+
+
+def test_an_operator_that_is_upgraded_half_way(scene: Scene, other: Operator) -> None:
+    """As a Deployment does it: the new one is there before the old one is told to go. Nothing is done twice,
+    and the cordon holds all through it."""
+    scene.engines().watch(remediation=RESTART).until_watching()
+    (healthy,) = scene.draining("d0")
+    other.start()
+    wait_for("the new one standing by", lambda: other.lines(), PATIENCE_S)
+    assert not other.elected()
+    assert scene.operator.stop() == 0
+    wait_for("the new one's election", other.elected, PATIENCE_S)
+    found = scene.ended()
+    assert healthy.result()["usage"]["completion_tokens"] == 600
+    assert outcome(found) == ("Resolved", "Restarted")
+    assert steps(found) == [
+        f"{name}:Done"
+        for name in (
+            *("Observe", "Confirm", "Cordon", "Drain", "Capture"),
+            *("Confirm", "Restart", "Verify", "Uncordon"),
+        )
+    ]
+    assert scene.restarts("d0") == 1
+    assert len(scene.incidents()) == 1
+    scene.let_go("d0")
+
+
+def test_an_operator_that_is_killed_half_way(scene: Scene) -> None:
+    scene.engines().watch(remediation=RESTART).until_watching()
+    (healthy,) = scene.draining("d0")
+    scene.operator.kill()
     scene.operator.start()
     found = scene.ended()
-    assert ending(found) == "Resolved"
+    assert outcome(found) == ("Resolved", "Restarted")
     assert healthy.result()["usage"]["completion_tokens"] == 600
     assert scene.restarts("d0") == 1
     assert len(scene.incidents()) == 1
     assert [step for step in steps(found) if step.startswith("Restart")] == ["Restart:Done"]
-    wait_for("nothing of ours on the pod", lambda: scene.ready("d0") and not scene.marks("d0"), PATIENCE_S)
+    scene.let_go("d0")
 
 
 def test_pods_need_no_operator(scene: Scene) -> None:
-    """Scaled up and restarted while it is away; what stays cordoned serves again within a lease."""
-    scene.engines().watch(remediation=RESTART).until_watching()
-    scene.busy("d0")
-    scene.leak()
-    scene.at_step("Drain")
+    """With no replica of it: pods of a scale-up become ready; of two cordoned ones one serves again within a
+    lease, and one whose container restarts does at once, though the annotation is still there."""
+    scene.engines(decode=("d0", "d1"))
+    scene.namespace.apply(manifests.deployment("more", "decode", 1))
+    scene.deployed("more", 1)
+    scene.watch(remediation={**RESTART, "maxUnavailable": 2}).until_watching()
+    scene.draining("d0", "d1", tokens=1000)
     scene.operator.kill()
-    scene.engines(prefill=(), decode=("d1",))
+    marks = {name: scene.marks(name) for name in ("d0", "d1")}
+    assert all("stanch.dev/cordon" in one for one in marks.values())
     scene.namespace.kubectl("exec", "d1", "--", "python3", "-c", "import os; os.kill(1, 15)")
-    wait_for("d1's restart", lambda: scene.restarts("d1") == 1, PATIENCE_S)
-    scene.namespace.wait_ready("d1")
-    wait_for("d0 ready again", lambda: scene.ready("d0"), PATIENCE_S)
-    assert scene.restarts("d0") == 0
+    scene.namespace.kubectl("scale", "deployment", "more", "--replicas=3")
+    scene.deployed("more", 3)
+    for name, restarts in (("d0", 0), ("d1", 1)):
+        wait_for(f"{name} ready", lambda name=name: scene.ready(name), PATIENCE_S)  # type: ignore[misc]
+        assert scene.restarts(name) == restarts
+        assert scene.marks(name) == marks[name]
+    # The next one ends what was begun: d1 has another process, d0 still leaks.
+    scene.operator.start()
+    ends = {one["spec"]["podRef"]["name"]: one for one in (scene.ended(0), scene.ended(1))}
+    assert outcome(ends["d1"]) == ("Recovered", "Restarted")
+    assert outcome(ends["d0"]) == ("Resolved", "Restarted")
+    for name in ("d0", "d1"):
+        scene.let_go(name)
+        assert scene.restarts(name) == 1
 
 
-def test_uninstalled_in_the_middle_of_a_repair(scene: Scene, product: Installed) -> None:
+def test_uninstalled_in_the_middle_of_a_repair(scene: Scene, stanch: Installed) -> None:
     scene.engines().watch(remediation=RESTART).until_watching()
-    scene.busy("d0")
-    scene.leak()
-    scene.at_step("Drain")
+    scene.draining("d0")
     scene.operator.stop()
     files = ("-f", str(MANIFESTS), "-f", str(CRDS))
     try:
         # Nothing hangs: there are no finalizers.
-        product.cluster.kubectl("delete", "--timeout=60s", *files)
+        stanch.cluster.kubectl("delete", "--timeout=60s", *files)
         wait_for("d0 ready again", lambda: scene.ready("d0"), PATIENCE_S)
         assert scene.restarts("d0") == 0
     finally:
-        product.cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
-        product.cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
-        product.cluster.kubectl("apply", "-f", str(MANIFESTS))
+        stanch.cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
+        stanch.cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
+        stanch.cluster.kubectl("apply", "-f", str(MANIFESTS))

@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stanch.edge.cluster.events import REPORTER
 from tests.bed.cluster import Namespace, wait_for
 from tests.cluster.installed import Installed
-from tests.cluster.scenes import PATIENCE_S, Operator, Scene, ending, operating
+from tests.cluster.operators import Operator, operating
+from tests.cluster.scenes import PATIENCE_S, Scene, ending
 
 pytestmark = pytest.mark.cluster
 

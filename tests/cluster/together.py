@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from tests.bed.cluster import Cluster, Namespace
-from tests.cluster.scenes import Operator, Scene
+from tests.cluster.operators import Operator
+from tests.cluster.scenes import Scene
 
 Play = Callable[[Scene], None]
 _AT_ONCE = 5

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stanch.edge.demo.child import Child
-from stanch.edge.demo.pd import GaveUpError, PdRequest, pd_request
+from stanch.edge.demo.pd import GaveUpError, PdRequest, RequestFailedError, pd_request
 
 pytestmark = pytest.mark.unit
 
@@ -152,6 +152,24 @@ def test_a_pd_request_frees_both_sides() -> None:
             assert read["vllm:nixl_xfer_time_seconds_count"] == 1
             assert read[GENERATED] == 4
             assert (await values(session, prefill))[GENERATED] == 1
+
+    run(scenario)
+
+
+def test_a_prefill_that_refuses_fails_the_transfer_and_not_the_engines() -> None:
+    async def scenario() -> None:
+        async with pair() as (session, prefill, decode):
+            for reads in (True, False):
+                async with session.post(f"{prefill}/sim/refuse", json={"reads": reads}) as answer:
+                    assert answer.status == 200
+                if reads:
+                    with pytest.raises(RequestFailedError, match="answered 500"):
+                        await pd_request(session, prefill, decode, ask("refused"))
+                else:
+                    await pd_request(session, prefill, decode, ask("read"))
+            read = await values(session, decode)
+            assert read["vllm:nixl_num_failed_transfers_total"] == 1
+            assert await gauges(session, decode) == (0, 0, 0, 0)
 
     run(scenario)
 

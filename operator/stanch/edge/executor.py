@@ -169,6 +169,11 @@ class Executor:
     async def _ask(self, action: Action, seen: Seen, incident: Incident | None) -> None:
         answers = await asyncio.gather(*(self._answer(action, one, seen, incident) for one in action.engines))
         self.confirmations = (*self.confirmations, *answers)
+        if incident is None:
+            # Nothing comes of it, and nothing else would say why.
+            for one in answers:
+                if one.answer is Answer.VETOED:
+                    self._note("info", "fault-vetoed", one.cause, engine=one.engine, unit=action.unit)
         self._told()
 
     async def _answer(

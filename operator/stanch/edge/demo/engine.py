@@ -90,6 +90,7 @@ class Engine:
             )
             for rank in ranks
         ]
+        self._refuses = False
         # Who names no rank is served by each in turn.
         self._turns = itertools.cycle(ranks)
         self._random = random.Random(f"{settings.seed}/{settings.name}/words")
@@ -192,7 +193,13 @@ class Engine:
     async def read(self, request: web.Request) -> web.Response:
         """POST /sim/read {"request_id"}: the side channel; 410 where nothing is held (any more)."""
         name = (await request.json())["request_id"]
-        return web.Response(status=200 if any(core.read(name) for core in self.cores) else 410)
+        read = not self._refuses and any(core.read(name) for core in self.cores)
+        return web.Response(status=200 if read else 410)
+
+    async def refuse(self, request: web.Request) -> web.Response:
+        """POST /sim/refuse {"reads": true}: from now on nothing that it holds can be read by a peer."""
+        self._refuses = bool((await request.json())["reads"])
+        return web.json_response({"refuses": self._refuses})
 
     async def plant(self, request: web.Request) -> web.Response:
         """POST /sim/plant {"requests": K, "seconds": S, "rank": 0}: the rank's next K P/D requests meet the
@@ -277,6 +284,7 @@ class Engine:
                 web.post("/sim/plant", self.plant),
                 web.post("/sim/gauge", self.freeze),
                 web.post("/sim/read", self.read),
+                web.post("/sim/refuse", self.refuse),
             ]
         )
         return app
