@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Generator, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.bed import image, node
 from tests.bed.cluster import Access, Cluster, Namespace
 from tests.cluster.installed import Installed, installed
 from tests.cluster.operators import operating
-from tests.cluster.together import Played, playing
+from tests.cluster.together import Operated, Played, playing
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,18 +53,17 @@ def stanch(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="module")
-def played(
-    cluster: Cluster,
-    stanch: Installed,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Played]:
-    """The module's scenarios (`together.scenario`), under way side by side before one operator."""
+def operated(stanch: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    """Who acts in the namespaces of scenarios: one operator in all of them."""
+    with operating(stanch, tmp_path_factory.mktemp("operator")) as operator:
+        yield lambda _: nullcontext(operator)
+
+
+@pytest.fixture(scope="module")
+def played(cluster: Cluster, operated: Operated, request: pytest.FixtureRequest) -> Iterator[Played]:
+    """The module's scenarios (`together.scenario`), under way side by side."""
     tests = [getattr(item, "function", None) for item in request.session.items if item.path == request.path]
-    with (
-        operating(stanch, tmp_path_factory.mktemp("operator")) as operator,
-        playing(cluster, operator, tests) as scenes,
-    ):
+    with playing(cluster, operated, tests) as scenes:
         yield scenes
 
 

@@ -18,13 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from tests.bed import manifests
 from tests.bed.cluster import ApiError, Cluster, Namespace, Object, is_ready, wait_for
 from tests.bed.faults import Rule
 from tests.bed.proxy import FaultProxy
-from tests.cluster.installed import MANIFESTS, TOP, Installed
+from tests.cluster.installed import TOP, Installed, rights_in
 from tests.cluster.operators import Operator
 from tests.cluster.scenes import PATIENCE_S, Scene, ending, steps
 
@@ -115,7 +113,7 @@ class _Play:
         """Engines, rights in the namespace, and an operator that is not started yet."""
         self.directory.mkdir()
         self.namespace.make()
-        self.namespace.apply(*_rights(self.namespace.name))
+        self.namespace.apply(*rights_in(self.namespace.name))
         with FaultProxy(self._installed.address, trust=self._installed.authority) as self.proxy:
             url = self.proxy.url if self.rules else None
             config = self._installed.kubeconfig(self.directory / "operator.conf", url)
@@ -291,13 +289,3 @@ def troubled(
         missed = [rule for rule in rules if f"{rule.verb} {rule.resource}" not in outcome.faults]
         assert not missed, f"calls that never came: {missed}"
         return outcome
-
-
-def _rights(namespace: str) -> list[Object]:
-    """The operator's own in its own namespace, for the run's."""
-    made = []
-    for name in ("role", "rolebinding"):
-        one: Object = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text())
-        one["metadata"]["namespace"] = namespace
-        made.append(one)
-    return made

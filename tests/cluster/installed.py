@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import yaml
+
 from stanch.edge.cluster import Cluster as Ours
 from tests.bed.cluster import Cluster, Object
 from tests.bed.config import kubeconfig
@@ -60,6 +62,16 @@ def installed(cluster: Cluster, directory: Path) -> Iterator[Installed]:
         else:
             cluster.kubectl("delete", "leakwatches,leakincidents", "--all", "--all-namespaces")
             cluster.kubectl("delete", "leases", "--all", f"--namespace={NAMESPACE}")
+
+
+def rights_in(namespace: str) -> list[Object]:
+    """What the operator may do in its own namespace, for one whose own namespace is that."""
+    made = []
+    for name in ("role", "rolebinding"):
+        one: Object = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text())
+        one["metadata"]["namespace"] = namespace
+        made.append(one)
+    return made
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,17 @@ class Operator:
             )
         return self
 
+    @contextmanager
+    def twin(self) -> Iterator[Operator]:
+        """Another one for the same Lease, not started yet."""
+        log = self.log.with_name(f"twin-of-{self.log.name}")
+        other = Operator(self._config, log, **self._environment)
+        try:
+            yield other
+        finally:
+            if other.alive:
+                other.stop()
+
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -69,7 +80,7 @@ class Operator:
 
 @contextmanager
 def operating(installed: Installed, directory: Path, **environment: str) -> Iterator[Operator]:
-    """An operator that acts, ended at the end."""
+    """An operator that acts, ended at the end. environment: more of its variables."""
     one = Operator(
         installed.kubeconfig(directory / "operator.conf"), directory / "operator.log", **environment
     )

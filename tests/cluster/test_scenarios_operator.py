@@ -3,62 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.bed import manifests
 from tests.bed.cluster import Namespace, wait_for
-from tests.cluster.installed import CRDS, MANIFESTS, Installed
+from tests.cluster.installed import CRDS, MANIFESTS, Installed, rights_in
 from tests.cluster.operators import Operator, operating
 from tests.cluster.scenes import PATIENCE_S, RESTART, Scene, outcome, steps
+from tests.cluster.together import Operated, Played, scenario
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture
-def operator(stanch: Installed, tmp_path: Path) -> Iterator[Operator]:
-    with operating(stanch, tmp_path) as one:
-        yield one
+@pytest.fixture(scope="module")
+def operated(stanch: Installed, tmp_path_factory: pytest.TempPathFactory) -> Operated:
+    """Each scenario has an operator, and a Lease, of its own."""
+
+    @contextmanager
+    def own(namespace: Namespace) -> Iterator[Operator]:
+        namespace.apply(*rights_in(namespace.name))
+        only = dict.fromkeys(("STANCH_NAMESPACE", "STANCH_WATCH_NAMESPACES"), namespace.name)
+        with operating(stanch, tmp_path_factory.mktemp("operator"), **only) as operator:
+            yield operator
+
+    return own
 
 
-@pytest.fixture
-def other(stanch: Installed, tmp_path: Path) -> Iterator[Operator]:
-    """A second one, not started yet."""
-    directory = tmp_path / "other"
-    directory.mkdir()
-    one = Operator(stanch.kubeconfig(directory / "operator.conf"), directory / "operator.log")
-    yield one
-    if one.alive:
-        one.stop()
+@scenario
+def test_of_two_operators_one_acts(scene: Scene) -> None:
+    with scene.operator.twin() as other:
+        other.start()
+        scene.engines().watch(remediation=RESTART).until_watching()
+        scene.leak()
+        assert outcome(scene.ended()) == ("Resolved", "Restarted")
+        assert scene.restarts("d0") == 1
+        assert len(scene.incidents()) == 1
+        assert not other.elected()
 
 
-@pytest.fixture
-def scene(namespace: Namespace, operator: Operator) -> Scene:
-    return Scene(namespace, operator)
-
-
-def test_of_two_operators_one_acts(scene: Scene, other: Operator) -> None:
-    other.start()
-    scene.engines().watch(remediation=RESTART).until_watching()
-    scene.leak()
-    assert outcome(scene.ended()) == ("Resolved", "Restarted")
-    assert scene.restarts("d0") == 1
-    assert len(scene.incidents()) == 1
-    assert not other.elected()
-
-
-def test_an_operator_that_is_upgraded_half_way(scene: Scene, other: Operator) -> None:
+@scenario
+def test_an_operator_that_is_upgraded_half_way(scene: Scene) -> None:
     """As a Deployment does it: the new one is there before the old one is told to go. Nothing is done twice,
     and the cordon holds all through it."""
     scene.engines().watch(remediation=RESTART).until_watching()
     (healthy,) = scene.draining("d0")
-    other.start()
-    wait_for("the new one standing by", lambda: other.lines(), PATIENCE_S)
-    assert not other.elected()
-    assert scene.operator.stop() == 0
-    wait_for("the new one's election", other.elected, PATIENCE_S)
-    found = scene.ended()
+    with scene.operator.twin() as new:
+        new.start()
+        wait_for("the new one standing by", lambda: new.lines() or None, PATIENCE_S)
+        assert not new.elected()
+        assert scene.operator.stop() == 0
+        wait_for("the new one's election", new.elected, PATIENCE_S)
+        found = scene.ended()
+        scene.let_go("d0")
     assert healthy.result()["usage"]["completion_tokens"] == 600
     assert outcome(found) == ("Resolved", "Restarted")
     assert steps(found) == [
@@ -70,9 +69,9 @@ def test_an_operator_that_is_upgraded_half_way(scene: Scene, other: Operator) ->
     ]
     assert scene.restarts("d0") == 1
     assert len(scene.incidents()) == 1
-    scene.let_go("d0")
 
 
+@scenario
 def test_an_operator_that_is_killed_half_way(scene: Scene) -> None:
     scene.engines().watch(remediation=RESTART).until_watching()
     (healthy,) = scene.draining("d0")
@@ -87,6 +86,7 @@ def test_an_operator_that_is_killed_half_way(scene: Scene) -> None:
     scene.let_go("d0")
 
 
+@scenario
 def test_pods_need_no_operator(scene: Scene) -> None:
     """With no replica of it: pods of a scale-up become ready; of two cordoned ones one serves again within a
     lease, and one whose container restarts does at once, though the annotation is still there."""
@@ -115,16 +115,25 @@ def test_pods_need_no_operator(scene: Scene) -> None:
         assert scene.restarts(name) == 1
 
 
-def test_uninstalled_in_the_middle_of_a_repair(scene: Scene, stanch: Installed) -> None:
-    scene.engines().watch(remediation=RESTART).until_watching()
-    scene.draining("d0")
-    scene.operator.stop()
+@pytest.fixture
+def alone(stanch: Installed, namespace: Namespace, tmp_path: Path) -> Iterator[Scene]:
+    """Before an operator as it is installed, and nothing else."""
+    with operating(stanch, tmp_path) as operator:
+        yield Scene(namespace, operator)
+
+
+def test_uninstalled_in_the_middle_of_a_repair(played: Played, alone: Scene, stanch: Installed) -> None:
+    # It takes away what the others need.
+    played.wait()
+    alone.engines().watch(remediation=RESTART).until_watching()
+    alone.draining("d0")
+    alone.operator.stop()
     files = ("-f", str(MANIFESTS), "-f", str(CRDS))
     try:
         # Nothing hangs: there are no finalizers.
         stanch.cluster.kubectl("delete", "--timeout=60s", *files)
-        wait_for("d0 ready again", lambda: scene.ready("d0"), PATIENCE_S)
-        assert scene.restarts("d0") == 0
+        wait_for("d0 ready again", lambda: alone.ready("d0"), PATIENCE_S)
+        assert alone.restarts("d0") == 0
     finally:
         stanch.cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
         stanch.cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
