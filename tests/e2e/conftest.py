@@ -12,7 +12,7 @@ from tests.bed.cluster import Access, Cluster, Namespace
 from tests.bed.place import BedError
 from tests.bed.vllm import Vllm
 from tests.cluster.installed import installed
-from tests.cluster.scenes import operating
+from tests.cluster.operators import operating
 from tests.e2e.stage import STEP_MS, Stage
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from tests.bed import manifests
 from tests.bed.cluster import Namespace, wait_for
-from tests.cluster.scenes import Operator, Scene
+from tests.cluster.operators import Operator
+from tests.cluster.scenes import Scene
 from tests.e2e.clients import PROMPTS, Clients, learn
 from tests.engine.client import NoAnswerError, Pending, get, pd_request
 from tests.engine.marks import SAME
