@@ -95,6 +95,18 @@ class Scene:
         )
         return self
 
+    def watch_leaking(self, leaks: int) -> Scene:
+        """A watch that may restart, from when it knows of so many leaks; before that it is paused, so that
+        which of them it happens to read first does not matter."""
+        self.watch(remediation={**RESTART, "paused": True})
+
+        def known() -> bool:
+            waits = [one.get("status", {}).get("wait", "") for one in self.incidents()]
+            return sum(str(wait).startswith("Paused") for wait in waits) == leaks
+
+        wait_for(f"{leaks} incidents", known, PATIENCE_S)
+        return self.watch(remediation=RESTART)
+
     def leak(
         self, decode: str = "d0", prefill: str = "p0", requests: int = 3, ranks: Sequence[int] = (0,)
     ) -> None:

@@ -67,7 +67,7 @@ def test_a_group_that_restarts_as_one_is_one_unit_replaced_in_one_step(scene: Sc
     before = uids(scene)
     scene.leak("decode-0", requests=2)
     scene.leak("decode-1", requests=4)
-    scene.watch(remediation=RESTART)
+    scene.watch_leaking(2)
     leaders = ("decode-0", "decode-1")
     away: set[int] = set()
 
