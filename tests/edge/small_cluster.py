@@ -8,15 +8,12 @@ import itertools
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from stanch_connector import contract
-from tests.bed.config import kubeconfig
-from tests.edge.fake_api import refusal
+from tests.edge.fake_api import ApiServer, refusal
 from tests.edge.fake_kit import FakeKit
 from tests.edge.fake_vllm import FakeVllm
 
@@ -29,13 +26,14 @@ _KINDS = {"pods": "Pod", "leakwatches": "LeakWatch", "leakincidents": "LeakIncid
 _OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "d", "uid": "u", "controller": True}
 
 
-class SmallCluster:
+class SmallCluster(ApiServer):
     """objects: by (plural, name), all of one namespace. seen: "VERB plural/name[/sub]" of every request.
 
     refuse: asked before each request; an answer from it is sent in place of the true one.
     """
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self.objects: dict[tuple[str, str], Raw] = {}
         self.seen: list[str] = []
         self.refuse: Hook | None = None
@@ -44,26 +42,11 @@ class SmallCluster:
         self._engines: dict[str, FakeVllm] = {}
         self._versions = itertools.count(100)
         self._directory = directory
-        self._server: TestServer | None = None
 
-    async def __aenter__(self) -> SmallCluster:
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", self._serve)
-        self._server = TestServer(application)
-        await self._server.start_server()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        await self._server.close()
-
-    def kubeconfig(self) -> str:
-        assert self._server is not None
-        path = self._directory / "kubeconfig"
-        path.write_text(kubeconfig("small", str(self._server.make_url("")).rstrip("/"), None, "token"))
-        return str(path)
+    @property
+    def config(self) -> str:
+        """The name of a kubeconfig for it."""
+        return self.kubeconfig(self._directory / "kubeconfig")
 
     # What a test puts in and looks at
 
@@ -114,7 +97,7 @@ class SmallCluster:
 
     # The server
 
-    async def _serve(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
         parts = request.path.strip("/").split("/")
         place = parts.index("namespaces") + 2 if "namespaces" in parts else 3
         plural, name, sub = [*parts[place:], "", "", ""][:3]

@@ -208,7 +208,7 @@ def examined(directory: Path, *, kit: bool, locked: bool) -> list[Finding]:
             small.pod("d0", engine)
             small.watch()
             found = LeakWatch.model_validate(small.objects["leakwatches", "shop"])
-            async with Cluster(small.kubeconfig(), own_namespace="stanch-system") as cluster:
+            async with Cluster(small.config, own_namespace="stanch-system") as cluster:
                 return await examination.of_watch(cluster, found)
 
     return asyncio.run(whole())

@@ -35,7 +35,7 @@ class Scene:
     async def supervisor(self) -> AsyncIterator[Supervisor]:
         clock = Clock()
         telemetry = Telemetry(Journal(self.log), clock)
-        async with Cluster(self.cluster.kubeconfig(), clock=clock) as cluster:
+        async with Cluster(self.cluster.config, clock=clock) as cluster:
             one = Supervisor(cluster, telemetry, clock, lambda: self.leads, News())
             task = asyncio.create_task(one.run())
             try:

@@ -44,7 +44,7 @@ class Scene:
         telemetry = Telemetry(Journal(io.StringIO()), clock)
         watch = LeakWatch.model_validate(self.cluster.objects["leakwatches", "shop"])
         async with Cluster(
-            self.cluster.kubeconfig(), own_namespace="stanch-system", instance="operator-1", clock=clock
+            self.cluster.config, own_namespace="stanch-system", instance="operator-1", clock=clock
         ) as cluster:
             dog = Watchdog(cluster, telemetry, watch, clock, lambda: self.leads)
             task = asyncio.create_task(dog.run())
