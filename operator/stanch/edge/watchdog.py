@@ -41,6 +41,8 @@ _MOST_EVENTS, _LAST_WORDS_SECONDS = 1000, 2.0
 _LEAST_SECONDS = 0.25
 # A turn for a fault that is due: so long after that moment, and no sooner than this part of an interval.
 _PAST_SECONDS, _SOONEST = 0.05, 1 / 5
+# As many as there may be requests to the API server.
+_UNITS_AT_ONCE = 16
 # So much longer at most an answer counts in a turn that takes long to read.
 _READING_SECONDS = 30.0
 
@@ -155,13 +157,9 @@ class Watchdog:
             survey.fleet, verdicts, made, left.values(), made.ledger or survey.ledger, survey.limits
         )
         if self._leads() and await self._write_watch(survey, made, said, now):
-            done = await self._write_incidents(survey, made, now)
-            left.update(done)
-            held_back = {one.name for one in made.incidents} - done.keys()
-            actions = [one for one in made.actions if one.incident not in held_back]
             # Before the steps, so that what a step writes is not taken for a rest of an earlier one.
-            actions = [*self._sweeping(survey, left.values()), *actions]
-            await executor.carry_out(actions, survey, left)
+            actions = [*self._sweeping(survey, left.values()), *made.actions]
+            await self._carry_out(survey, made.incidents, actions, left, executor, now)
             busy = {one.unit for one in left.values() if one.open}
             idle.send(survey.fleet, survey.judged, busy, survey.limits)
         if made.arm:
@@ -198,21 +196,43 @@ class Watchdog:
             return made.ledger is None
         return True
 
-    async def _write_incidents(self, survey: Survey, made: Plan, now: float) -> dict[str, Incident]:
-        """Those that could be written."""
-        before = by_name(survey.incidents)
+    async def _carry_out(
+        self,
+        survey: Survey,
+        incidents: Iterable[Incident],
+        actions: Iterable[Action],
+        left: dict[str, Incident],
+        executor: Executor,
+        now: float,
+    ) -> None:
+        """Of each unit its incidents, and then what is to be done to it; many units at a time, in the plan's
+        order, so that the worst waits for no others. left: the incidents, as last written."""
+        room, before = asyncio.Semaphore(_UNITS_AT_ONCE), by_name(survey.incidents)
+        to_write: dict[str, list[Incident]] = {}
+        to_do: dict[str, list[Action]] = {}
+        for incident in incidents:
+            to_write.setdefault(incident.unit, []).append(incident)
+        for action in actions:
+            to_do.setdefault(action.unit, []).append(action)
 
-        async def write(incident: Incident) -> Incident | None:
-            return await self._recorder.write(survey, incident, now) if self._leads() else None
+        async def one(unit: str) -> None:
+            async with room:
+                held_back = set()
+                for incident in to_write.get(unit, ()):
+                    kept = None
+                    if self._leads():
+                        kept = await self._recorder.write(survey, incident, now)
+                    if kept is None:
+                        held_back.add(incident.name)
+                        self.wake()  # what the next turn reads tells why
+                        continue
+                    left[kept.name] = kept
+                    self._post(self._telemetry.incident(self._watch, before.get(kept.name), kept))
+                may = [action for action in to_do.get(unit, ()) if action.incident not in held_back]
+                if may:
+                    await executor.carry_out(may, survey, left)
 
-        done = {}
-        for kept in await asyncio.gather(*(write(incident) for incident in made.incidents)):
-            if kept is None:
-                self.wake()  # what the next turn reads tells why
-                continue
-            done[kept.name] = kept
-            self._post(self._telemetry.incident(self._watch, before.get(kept.name), kept))
-        return done
+        await asyncio.gather(*(one(unit) for unit in dict.fromkeys([*to_write, *to_do])))
 
     def _sweeping(self, survey: Survey, incidents: Iterable[Incident]) -> list[Action]:
         """At the start and every minute: what no open incident stands behind is lifted."""
