@@ -39,7 +39,7 @@ def looks(fake: FakeVllm) -> int:
 
 async def settle(s: Scene) -> None:
     """Until nobody's kit or version is being asked in the background."""
-    asking = ("Kits._look", "Live._learn")
+    asking = ("Kits._look", "Learned.learn")
     await until(lambda: not any(a in repr(t.get_coro()) for t in asyncio.all_tasks() for a in asking))
 
 

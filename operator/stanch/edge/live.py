@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
@@ -13,26 +13,22 @@ import aiohttp
 from stanch.core.detector import EngineState
 from stanch.core.kit import KitReport
 from stanch.core.look import look_every
-from stanch.core.policy import PIN_MARGIN_SECONDS, Policy, lease_of_version
+from stanch.core.policy import Policy
 from stanch.core.sample import Role, Sample
 from stanch.core.turn import Deployment, Memory, Reading, turn
 from stanch.core.verdict import State, Verdict
-from stanch.edge import client, engine, one_engine
+from stanch.edge import client, one_engine
 from stanch.edge.asking import Asking, Judged, Said
 from stanch.edge.kit import Facts, Key, KitError, no_key
 from stanch.edge.kits import Kits
+from stanch.edge.learned import Learned
 from stanch.edge.one_engine import SeveralError
-from stanch.edge.reading import role_evidence
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.targets import Watched
 
 __all__ = ["Judged", "Live", "watching"]
 
-# A version that was not said is asked for again, but not at every turn.
-_ASK_AGAIN_SECONDS = 60.0
 _AT_ONCE = 32
-# In push mode a parked request may wait for its registration's time-out (vLLM 0.24 and later).
-_PUSH_SECONDS = 480.0 + PIN_MARGIN_SECONDS
 
 
 class Clock:
@@ -58,35 +54,28 @@ class Live:
         key: Key = no_key,
     ) -> None:
         self.watched = {one.target.name: one for one in watched}
-        self.versions: dict[str, str | None] = {}
         self.policy = policy
         self.clock = clock
         self._scraper = scraper
-        self._session = session
         self._kits = Kits(session, clock, key)
+        self._learned = Learned(session, clock, self._kits)
         self._asking = Asking(self, session, clock, key)
         self.blind_fleet = False
         self._memory = Memory()
         self._newest: dict[str, Scrape] = {}
-        self._roles: dict[str, Role] = {}
         self._restarts: dict[str, float | None] = {}
-        # A target's policy lives as long as we do, so its address names it.
-        self._policies: dict[tuple[int, float, float, float], Policy] = {}
-        self._learning: set[asyncio.Task[None]] = set()
         self._several: set[str] = set()
-        self._version_asked: dict[str, float] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     async def learn(self) -> None:
         """Ask every target's version and its kit's state, which tell lease and pin times; one that does not
         say is unknown."""
-        await asyncio.gather(*(self._learn(one) for one in self.watched.values()))
+        await asyncio.gather(*(self._learned.learn(one) for one in self.watched.values()))
 
-    async def _learn(self, watched: Watched) -> None:
-        self._version_asked[watched.target.name] = self.clock()
-        async with self._gate:
-            self.versions[watched.target.name] = await engine.version(self._session, watched.base)
-        await self._kits.learn(watched)
+    @property
+    def versions(self) -> Mapping[str, str | None]:
+        """By the target's name; None where it did not say, absent until it was asked."""
+        return self._learned.versions
 
     def retarget(self, watched: Sequence[Watched]) -> None:
         """Watch these from now on; what is known of an engine that stays is kept, a new one is learned of in
@@ -96,13 +85,11 @@ class Live:
         self.watched = after
         for name, old in before.items():
             if name not in after or after[name].target != old.target:
-                for known in (self._newest, self._roles, self._version_asked):
-                    known.pop(name, None)
-                self.versions.pop(name, None)
-                self._kits.forget(name)
+                self._newest.pop(name, None)
+                self._learned.forget(name)
         for name, one in after.items():
             if name not in before or before[name].target != one.target:
-                self._learn_again(one.target.name)
+                self._learned.learn_again(one)
 
     async def scraping(self) -> None:
         """Scrape every target once per interval, until cancelled: for those who call turn() themselves."""
@@ -137,20 +124,11 @@ class Live:
             self.take(scrape)
 
     def take(self, scrape: Scrape) -> None:
-        name = scrape.target.name
-        self._newest[name] = scrape
-        role = role_evidence(scrape.page)
-        # A prefill by its requests may be a young decode that so far was only probed; a decode is one.
-        if role is Role.DECODE or (role is not None and name not in self._roles):
-            self._roles[name] = role
+        self._newest[scrape.target.name] = scrape
+        self._learned.take(scrape)
 
     def role(self, watched: Watched) -> Role:
-        if watched.role is not None:
-            return watched.role
-        facts = self._kits.facts(watched.target.name)
-        if facts is not None and facts.role is not None:
-            return facts.role
-        return self._roles.get(watched.target.name, Role.UNKNOWN)
+        return self._learned.role(watched)
 
     async def ask_kits(self) -> None:
         """Look at the lists of all targets once, now: for an answer that will not wait for the next turn.
@@ -227,10 +205,7 @@ class Live:
         self._notice_restarts(zip(result.verdicts, scrapes, strict=True))
         self._look_where_due(zip(result.verdicts, scrapes, strict=True))
         for name, scrape in self._newest.items():
-            # One that was down, or still starting, when it was asked.
-            unknown = name in self.versions and self.versions[name] is None and scrape.problem is None
-            if unknown and now - self._version_asked[name] >= _ASK_AGAIN_SECONDS:
-                self._learn_again(name)
+            self._learned.learn_if_unsaid(self.watched[name], scrape)
         return [
             Judged(self.watched[scrape.target.name], verdict, scrape)
             for verdict, scrape in zip(result.verdicts, scrapes, strict=True)
@@ -242,7 +217,7 @@ class Live:
             restarted = self._memory.engines[verdict.engine].restarted_t
             if restarted != self._restarts.get(verdict.engine):
                 self._restarts[verdict.engine] = restarted
-                self._learn_again(scrape.target.name)
+                self._learned.learn_again(self.watched[scrape.target.name])
 
     def _look_where_due(self, judged: Iterable[tuple[Verdict, Scrape]]) -> None:
         for verdict, scrape in judged:
@@ -261,13 +236,6 @@ class Live:
                 found.append(self.watched[name])
         return found
 
-    def _learn_again(self, name: str) -> None:
-        self.versions.pop(name, None)
-        self._kits.forget(name)
-        task = asyncio.ensure_future(self._learn(self.watched[name]))
-        self._learning.add(task)
-        task.add_done_callback(self._learning.discard)
-
     def _aged(self, sample: Sample, now: float) -> Sample:
         """The sample, or where no newer one came for long, the same with its age."""
         age = now - sample.t
@@ -275,34 +243,11 @@ class Live:
 
     def policy_of(self, watched: Watched) -> Policy:
         """The target's policy, with the lease and pin times that its kit or its version tells."""
-        policy = watched.policy
-        lease, pin, parked = told = self._told(policy, watched.target.name)
-        key = (id(policy), *told)
-        if key not in self._policies:
-            self._policies[key] = replace(
-                policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked
-            )
-        return self._policies[key]
+        return self._learned.policy_of(watched)
 
     def policy_for_a_person(self, watched: Watched) -> Policy:
         """The same for what a person suspects of the target."""
-        policy = watched.policy.for_a_person()
-        lease, pin, parked = self._told(policy, watched.target.name)
-        return replace(policy, lease_seconds=lease, kv_pin_seconds=pin, parked_remote_kv_seconds=parked)
-
-    def _told(self, policy: Policy, name: str) -> tuple[float, float, float]:
-        """Lease, pin time and the limit of parked requests, with what the target's kit or version tells."""
-        facts, lease, pin = self._kits.facts(name), policy.lease_seconds, policy.kv_pin_seconds
-        parked = policy.parked_remote_kv_seconds
-        if facts is not None:
-            lease = lease or facts.lease_seconds
-            # The longer of what the user and the engine say: too early is worse than too late.
-            pin = max(pin, (facts.pin_seconds or 0.0) if facts.bidirectional else 0.0)
-            if "push" in (facts.connector or "").lower():
-                parked = max(parked, _PUSH_SECONDS)
-        if lease is None:
-            lease = lease_of_version(engine.parsed_version(self.versions.get(name)))
-        return lease, pin, parked
+        return self._learned.policy_for_a_person(watched)
 
     async def confirm(self, judged: Judged, *, canary: bool = True) -> Judged:
         """Ask one engine about its verdict, and enter what it says. canary: whether one may be sent."""
@@ -340,10 +285,8 @@ class Live:
         return self._kits.report(judged.scrape, judged.verdict.engine, now, now - start)
 
     async def close(self) -> None:
-        for task in self._learning:
-            task.cancel()
         await asyncio.gather(
-            *self._learning, self._asking.close(), self._kits.close(), return_exceptions=True
+            self._learned.close(), self._asking.close(), self._kits.close(), return_exceptions=True
         )
 
 
