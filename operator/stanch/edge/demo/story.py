@@ -151,13 +151,13 @@ async def _play(fleet: Deployment, board: Board, stage: Stage, out: Output, rng:
         failure = str(error) or type(error).__name__
         out.say(failure, State.FAULT)
     traffic = await fleet.traffic()
-    incidents = tuple(board.ladder.incidents.values())
+    incidents, live = tuple(board.ladder.incidents.values()), board.ladder.live
     return Account(
         began,
         tuple(Told(one, board.cause[one.name], probes.get(one.unit, Probes())) for one in incidents),
         traffic,
         lost(traffic, incidents),
-        advise(board.ladder.live.versions.get(leaking[0])).text,
+        advise(live.versions.get(leaking[0]), live.facts(leaking[0])).text,
         failure,
     )
 
