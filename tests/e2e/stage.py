@@ -63,24 +63,32 @@ class Stage:
         path = f"/api/v1/namespaces/{self.namespace.name}/services/{role}"
         return f"http://{self.namespace.cluster.api(path)['spec']['clusterIP']}:{manifests.PORT}"
 
-    def clients(self) -> Clients:
-        return Clients(self.service("prefill"), self.service("decode"), self.expected)
+    def clients(self, per_s: float = 1.0) -> Clients:
+        return Clients(self.service("prefill"), self.service("decode"), self.expected, per_s)
 
     def warm_up(self, prefill: str, decode: str) -> None:
         number = next(self._numbers)
         pending = pd_request(self.url(prefill), self.url(decode), words(64, seed=number), number=number)
         assert pending.answer(120).status == 200
 
-    def watch(self, steps: Sequence[str], decodes: Mapping[str, str] | None = None) -> None:
+    def watch(
+        self,
+        steps: Sequence[str],
+        hold_s: int = HOLD_S,
+        interval_s: int = 1,
+        decodes: Mapping[str, str] | None = None,
+    ) -> None:
         """Enforce, with these steps allowed. decodes: labels of the only ones that are meant."""
         roles = [
             {"name": role, "selector": {"matchLabels": {"app": manifests.APP, "role": role, **more}}}
             for role, more in (("prefill", {}), ("decode", decodes or {}))
         ]
-        # Parked requests whose clients wait are noticed by age; so no gauge needs to stand still for it.
-        holds = {"parkedRemoteKvSeconds": HOLD_S, "heldIdleSeconds": HOLD_S}
-        remediation = {"steps": list(steps), "drainSeconds": 60, "cooldownSeconds": 0}
-        self.scene.watch(roles=roles, signatures=holds, remediation=remediation).until_watching()
+        self.scene.watch(
+            roles=roles,
+            intervalSeconds=interval_s,
+            signatures={"parkedRemoteKvSeconds": hold_s, "heldIdleSeconds": hold_s},
+            remediation={"steps": list(steps), "drainSeconds": 60, "cooldownSeconds": 0},
+        ).until_watching()
 
     def park(self, prefill: str, decode: str, seed: int) -> Parked:
         """Plant one: it meets the defect where the decode's connector has it."""
