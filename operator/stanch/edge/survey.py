@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import aiohttp
 from pydantic import ValidationError
@@ -27,10 +27,10 @@ from stanch.edge.asking import Judged
 from stanch.edge.cluster import Cluster, ClusterError, Listing, ObjectRef
 from stanch.edge.hearing import Hearing
 from stanch.edge.live import Live
+from stanch.edge.runs import Runs
 from stanch.edge.targets import Watched
 from stanch.edge.units import Heard, Selection, fleet_of, queries, select, targets, wanted
 from stanch.edge.units_build import target_name
-from stanch.edge.units_pod import container_id
 from stanch.edge.units_raw import Object, Ref, table
 
 __all__ = ["Survey", "Surveyor"]
@@ -78,19 +78,6 @@ class Survey:
 
 
 @dataclass(slots=True)
-class _Run:
-    """The first boot id that was seen under a container id, and since when another one is."""
-
-    container_id: str | None
-    boot_id: str | None = None
-    another_since: float | None = None
-
-
-# How long a list of pods may lag behind a restart that the engine's kit already shows.
-_LAG_SECONDS = 30.0
-
-
-@dataclass(slots=True)
 class Surveyor:
     """Of one watch; remembers from turn to turn what engines said."""
 
@@ -101,7 +88,7 @@ class Surveyor:
     name: str
     _hearing: Hearing = field(init=False)
     _restless: frozenset[str] = frozenset()
-    _runs: dict[str, _Run] = field(default_factory=dict)
+    _runs: Runs = field(default_factory=Runs)
     _parsed: dict[tuple[str, str], LeakIncident] = field(default_factory=dict)
     # Owners and nodes that were needed since: with them known at the start, one round finds nothing missing.
     _owners: set[Ref] = field(default_factory=set)
@@ -134,7 +121,7 @@ class Surveyor:
         self.live.retarget(watched)
         attended = self._attended(selection, incidents)
         heard = await self._hearing.listen(watched, attended)
-        heard = self._in_step(selection, heard)
+        heard = self._runs.in_step(selection, heard, self.live.clock())
         judged = {one.verdict.engine: one for one in self.live.turn()}
         self._restless = _restless(judged.values())
         fleet = fleet_of(
@@ -226,37 +213,6 @@ class Surveyor:
             if one.name in ours or any(key.startswith(f"{GROUP}/") for key in marks):
                 names |= {target_name(one, port) for port in one.ports}
         return frozenset(names)
-
-    def _in_step(self, selection: Selection, heard: Mapping[str, Heard]) -> Mapping[str, Heard]:
-        """Engines whose kit shows another process than the pod's listed container ran before: the list lags
-        behind a restart, so the pod counts as not healthy until it has caught up."""
-        changed = dict(heard)
-        now = self.live.clock()
-        uids = {one.uid for one in selection.chosen}
-        for gone in self._runs.keys() - uids:
-            del self._runs[gone]
-        for one in selection.chosen:
-            said = [heard[name] for port in one.ports if (name := target_name(one, port)) in heard]
-            boots = {each.kit.boot_id for each in said if each.kit is not None}
-            run = self._runs.setdefault(one.uid, _Run(container_id(one.raw, one.container)))
-            if run.container_id != container_id(one.raw, one.container):
-                run = self._runs[one.uid] = _Run(container_id(one.raw, one.container))
-            if len(boots) != 1:
-                continue
-            boot = boots.pop()
-            if run.boot_id is None or boot == run.boot_id:
-                run.boot_id, run.another_since = boot, None
-                continue
-            run.another_since = now if run.another_since is None else run.another_since
-            if now - run.another_since > _LAG_SECONDS:
-                run.boot_id, run.another_since = boot, None  # a process that restarts inside its container
-                continue
-            for port in one.ports:
-                name = target_name(one, port)
-                if name in changed:
-                    each = changed[name]
-                    changed[name] = replace(each, healthy=False)
-        return changed
 
 
 def _restless(judged: Iterable[Judged]) -> frozenset[str]:
