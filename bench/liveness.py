@@ -26,7 +26,8 @@ from typing import Any
 from tests.bed.cluster import Access, Cluster, Namespace, Object, wait_for
 from tests.bed.vllm import Vllm
 from tests.cluster.installed import installed
-from tests.cluster.scenes import ending, operating, steps
+from tests.cluster.operators import operating
+from tests.cluster.scenes import ending, steps
 from tests.e2e.clients import Ended
 from tests.e2e.endpoints import Endpoints
 from tests.e2e.stage import START_S, STEP_MS, Stage
