@@ -121,7 +121,7 @@ def test_exactly_the_stuck_requests_under_traffic(
     for one in last.stuck():
         assert (one["status"], one["blocks"], one["cacheShare"]) == ("FINISHED_ABORTED", 10, 0.1)
         assert one["schedulerId"].startswith(one["id"] + "-0-")
-        assert one["remoteEngine"]
+        assert {"0": one["remoteEngine"]} == ask(prefill, "state").body["engineIds"]
         assert one["ageSeconds"] > 0
         assert (one["leased"], one["pinned"]) == (False, False)
         assert (one["releasable"], one["way"], one["refusal"]) == (True, "freed", None)
@@ -174,5 +174,7 @@ def test_a_hung_engine_is_missing_never_empty(engines: tuple[Engine, Engine]) ->
         assert get(decode.url, "/health").status == 200
     assert (listed.status, listed.body["ranks"], listed.body["missingRanks"]) == (200, {}, [0])
     assert state.status == 200
+    # A lone engine's id is its configuration's, so it is told also while the engine hangs.
+    assert state.body["engineIds"] == ask(decode, "state").body["engineIds"] != {}
     assert pending.answer().status == 200
     until(lambda: ask(decode).body["missingRanks"] == [], "it answers again")

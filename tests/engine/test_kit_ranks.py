@@ -35,6 +35,10 @@ def test_each_rank_answers_for_itself(bed: Bed) -> None:
     assert decode.metric("stanch_orphan_requests", engine="0") == 0
     assert decode.metric("stanch_orphan_requests", engine="1") == 1
 
+    ids = ask(decode, "state").body["engineIds"]
+    own = ids["0"].removesuffix("_dp0")
+    assert ids == {"0": f"{own}_dp0", "1": f"{own}_dp1"}
+
     # Two API-server processes by default: one start, one boot id.
     assert len({ask(decode, "state").body["bootId"] for _ in range(10)}) == 1
 
