@@ -134,7 +134,7 @@ class Bench:
         self._fleet.stdin.flush()
         samples = self._sampled(seconds)
         report = json.loads(self._fleet.stdout.readline())
-        print(growth_table(samples, report, self.operator.ended()))
+        print(growth_table(samples, report, self.operator.ended(), self.operator.trouble()))
 
     def _sampled(self, seconds: float) -> list[int]:
         """Resident bytes of the operator, every ten seconds for so long."""

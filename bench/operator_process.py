@@ -50,6 +50,11 @@ class OperatorProcess:
                 return value
         return None
 
+    def trouble(self) -> dict[str, int]:
+        """How often its log says that something of its own went wrong."""
+        said = [json.loads(line)["event"] for line in self._log.read_text().splitlines() if line[:1] == "{"]
+        return {event: said.count(event) for event in ("watchdog-failed", "turn-failed", "not-elected")}
+
     def used(self) -> Usage:
         return usage(self._process.pid)
 

@@ -95,8 +95,10 @@ def idle_table(
     return "\n".join(lines) + "\n"
 
 
-def growth_table(resident: Sequence[int], report: Mapping[str, Any], ended: Mapping[str, int]) -> str:
-    """Memory over a time in which pods are replaced and leaks come and go."""
+def growth_table(
+    resident: Sequence[int], report: Mapping[str, Any], ended: Mapping[str, int], trouble: Mapping[str, int]
+) -> str:
+    """Memory over a time in which pods are replaced and leaks come and go. trouble: by event of the log."""
     third = max(1, len(resident) // 3)
     parts = [resident[:third], resident[third : 2 * third], resident[-third:]]
     means = [sum(part) / max(1, len(part)) for part in parts]
@@ -104,7 +106,9 @@ def growth_table(resident: Sequence[int], report: Mapping[str, Any], ended: Mapp
     shown = " | ".join(f"{mean / 1e6:.1f}" for mean in means)
     lines = [
         f"{report['replaced']} pods replaced, {len(report['leaks'])} leaks so far; "
-        f"incidents ended: {endings}.\n",
+        f"incidents ended: {endings}; "
+        + ", ".join(f"{count} times {event}" for event, count in trouble.items())
+        + ".\n",
         "| resident, MB | first third | second | last | last / first |",
         "|---|---|---|---|---|",
         f"| | {shown} | {means[2] / means[0]:.4f} |",

@@ -77,6 +77,24 @@ def test_a_target_that_is_added_while_it_scrapes_is_scraped() -> None:
     play(script)
 
 
+def test_a_page_that_comes_after_its_target_has_left_is_nobody_s() -> None:
+    async def script() -> None:
+        one, two = FakeVllm(Rank(usage=0.4)), FakeVllm()
+        async with one, two, watching([watched("d0", one), watched("d1", two)], HOLD) as live:
+            await live.look()
+            late = live.newest("d0")
+            assert late is not None
+            live.retarget([watched("d1", two)])
+            live.take(late)
+            assert [judged.verdict.engine for judged in live.turn()] == ["d1"]
+            # Nor is it that of another pod which has its name now.
+            live.retarget([watched("d1", two), watched("d0", two)])
+            live.take(late)
+            assert live.newest("d0") is None
+
+    play(script)
+
+
 def test_two_targets_of_one_name_are_refused() -> None:
     async def script() -> None:
         async with FakeVllm() as one, FakeVllm() as two, watching([], HOLD) as live:

@@ -124,6 +124,9 @@ class Live:
             self.take(scrape)
 
     def take(self, scrape: Scrape) -> None:
+        watched = self.watched.get(scrape.target.name)
+        if watched is None or watched.target != scrape.target:
+            return  # it was on its way when its target left
         self._newest[scrape.target.name] = scrape
         self._learned.take(scrape)
 
@@ -213,10 +216,11 @@ class Live:
 
     def _notice_restarts(self, judged: Iterable[tuple[Verdict, Scrape]]) -> None:
         """A process that restarted may be another vLLM: its version is unknown until it says it again."""
+        before, self._restarts = self._restarts, {}
         for verdict, scrape in judged:
             restarted = self._memory.engines[verdict.engine].restarted_t
-            if restarted != self._restarts.get(verdict.engine):
-                self._restarts[verdict.engine] = restarted
+            self._restarts[verdict.engine] = restarted
+            if restarted != before.get(verdict.engine):
                 self._learned.learn_again(self.watched[scrape.target.name])
 
     def _look_where_due(self, judged: Iterable[tuple[Verdict, Scrape]]) -> None:
