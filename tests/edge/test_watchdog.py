@@ -37,11 +37,12 @@ class Scene:
         self.cluster = cluster
         self.engine = engine
         self.leads = True
+        self.log = io.StringIO()
 
     @asynccontextmanager
     async def watchdog(self) -> AsyncIterator[Watchdog]:
         clock = Clock()
-        telemetry = Telemetry(Journal(io.StringIO()), clock)
+        telemetry = Telemetry(Journal(self.log), clock)
         watch = LeakWatch.model_validate(self.cluster.objects["leakwatches", "shop"])
         async with Cluster(
             self.cluster.config, own_namespace="stanch-system", instance="operator-1", clock=clock
@@ -175,6 +176,11 @@ def test_a_gauge_that_lies_is_found_out_by_the_canary(tmp_path: Path) -> None:
             await until(lambda: s.reasons() == [] and s.turned(), 30)
         assert s.cluster.incidents == []
         assert not [one for one in s.cluster.writes() if "pods" in one]
+        said = [
+            one for one in map(json.loads, s.log.getvalue().splitlines()) if one["event"] == "fault-vetoed"
+        ]
+        assert [(one["engine"], one["unit"]) for one in said] == [("d0", "shop/d0")]
+        assert "nothing leaked" in said[0]["message"]
 
     play(tmp_path, script, kit=False)
 
