@@ -119,7 +119,7 @@ class Api:
     ) -> aiohttp.ClientResponse:
         for _ in range(tries):
             # A server that has just started, on a machine that is full, resets some connections.
-            with suppress(aiohttp.ClientConnectorError):
+            with suppress(aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError):
                 return await self.session.request(
                     method, ADDRESS + path, data=data, headers={"Content-Type": kind}
                 )
