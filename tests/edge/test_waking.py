@@ -1,12 +1,17 @@
-"""An event that is waited for, and who cancels the wait."""
+"""An event that is waited for, and who cancels the wait; what runs beside us, and its end."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 
+import aiohttp
 import pytest
+from yarl import URL
 
-from stanch.edge.waking import woken
+from stanch.edge.fetch import fetch
+from stanch.edge.waking import ended, woken
 
 pytestmark = pytest.mark.unit
 
@@ -48,3 +53,47 @@ def test_cancelled_in_the_moment_of_the_event(set_before: bool) -> None:
         return task.cancelled()
 
     assert asyncio.run(scene())
+
+
+def test_a_loop_that_loses_a_cancellation_ends_all_the_same() -> None:
+    """A request to a server that says nothing is cancelled in the same pass of the loop in which its time is
+    over; the loop around it then went on for ever, and who waited for its end hung."""
+
+    async def mute(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        writer.close()
+
+    async def scene() -> bool:
+        server = await asyncio.start_server(mute, "127.0.0.1", 0)
+        url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics")
+        async with server, aiohttp.ClientSession() as session:
+
+            async def rounds() -> None:
+                while True:
+                    await fetch(session, url, 0.05)
+
+            task = asyncio.create_task(rounds())
+            asyncio.get_running_loop().call_later(0.06, task.cancel)
+            await asyncio.sleep(0.02)
+            time.sleep(0.1)  # noqa: ASYNC251  (both are due in the next pass)
+            await asyncio.sleep(0.01)
+            await asyncio.wait_for(ended(task, again=0.01), 10)
+            return task.cancelled()
+
+    assert asyncio.run(scene())
+
+
+def test_all_end_whatever_comes_of_them() -> None:
+    async def fails() -> None:
+        raise ValueError
+
+    async def scene() -> list[bool]:
+        failed, done = asyncio.ensure_future(fails()), asyncio.ensure_future(asyncio.sleep(0))
+        await asyncio.sleep(0.01)
+        runs = asyncio.ensure_future(asyncio.sleep(60))
+        await ended(failed, done, runs)
+        await ended()
+        return [one.done() for one in (failed, done, runs)]
+
+    assert asyncio.run(scene()) == [True, True, True]

@@ -24,6 +24,7 @@ from stanch.edge.errors import FileError
 from stanch.edge.kit import Key
 from stanch.edge.scrape import Scrape
 from stanch.edge.targets import Watched
+from stanch.edge.waking import ended
 
 # An engine that could not be asked is asked again, but not at every turn.
 _ASK_AGAIN_SECONDS = 60.0
@@ -179,10 +180,7 @@ class Asking:
         return verdict
 
     async def close(self) -> None:
-        tasks = [task for _, task in self._asking.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(*(task for _, task in self._asking.values()))
 
 
 def labels_of(scrape: Scrape) -> list[str]:

@@ -22,6 +22,7 @@ from stanch.edge.executor_words import PATCHES, Annotations, annotations_of
 from stanch.edge.live import Live
 from stanch.edge.place import Pods, Seen
 from stanch.edge.verifying import verified
+from stanch.edge.waking import ended
 
 # What an engine said counts for an interval; that it was asked in vain, for a minute.
 _CONFIRMATIONS_KEPT_SECONDS = 900.0
@@ -69,10 +70,7 @@ class Executor:
 
     async def close(self) -> None:
         """Ask nobody any more. What is written stays."""
-        tasks = list(self._asking.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(*self._asking.values())
 
     def _forget(self) -> None:
         now = self._live.clock()

@@ -18,6 +18,7 @@ from stanch.edge.forecast import Forecast, forecast, questions
 from stanch.edge.kit import Key, no_key
 from stanch.edge.live import Live, watching
 from stanch.edge.survey import Survey, Surveyor
+from stanch.edge.waking import ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,7 @@ async def _scraping(live: Live) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await ended(task)
 
 
 async def _ask(live: Live, action: Action, survey: Survey, canary: bool) -> list[Confirmation]:

@@ -15,6 +15,7 @@ from stanch.core.verdict import Answer
 from stanch.edge.asking import Judged
 from stanch.edge.executor import Note
 from stanch.edge.live import Live
+from stanch.edge.waking import ended
 
 
 class IdleCanaries:
@@ -65,10 +66,7 @@ class IdleCanaries:
             self._note("error", "idle-canary-failed", repr(error), engine=name)
 
     async def close(self) -> None:
-        tasks = list(self._asking.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(*self._asking.values())
 
 
 def _sample(judged: Judged) -> Sample | None:

@@ -22,6 +22,7 @@ from stanch.edge.kit import Facts, Key, KitError
 from stanch.edge.one_engine import SeveralError
 from stanch.edge.scrape import Scrape
 from stanch.edge.targets import Watched
+from stanch.edge.waking import ended
 
 # What will be the same when asked again (no key, no list, no kit at all) is not asked at every turn.
 _LASTING_SECONDS, _ABSENT_SECONDS = 60.0, 600.0
@@ -150,10 +151,7 @@ class Kits:
             await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        tasks = [known.looking for known in self._known.values() if known.looking is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(*[known.looking for known in self._known.values() if known.looking is not None])
 
     def _of(self, name: str) -> _Known:
         known = self._known.get(name)

@@ -16,6 +16,7 @@ from stanch.edge.kits import Kits
 from stanch.edge.reading import role_evidence
 from stanch.edge.scrape import Scrape
 from stanch.edge.targets import Watched
+from stanch.edge.waking import ended
 
 # A version that was not said is asked for again, but not at every turn.
 _ASK_AGAIN_SECONDS = 60.0
@@ -115,6 +116,4 @@ class Learned:
         return lease, pin, parked
 
     async def close(self) -> None:
-        for task in self._learning:
-            task.cancel()
-        await asyncio.gather(*self._learning, return_exceptions=True)
+        await ended(*self._learning)

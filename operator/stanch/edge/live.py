@@ -25,6 +25,7 @@ from stanch.edge.learned import Learned
 from stanch.edge.one_engine import SeveralError
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.targets import Watched
+from stanch.edge.waking import ended
 
 __all__ = ["Judged", "Live", "watching"]
 
@@ -182,8 +183,7 @@ class Live:
                 if self._newest:
                     yield self.turn()
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await ended(running)
 
     def turn(self) -> list[Judged]:
         """Judge the newest reading of every engine."""

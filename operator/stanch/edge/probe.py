@@ -29,6 +29,7 @@ from stanch.edge.kit import Key, KitError, exchange
 from stanch.edge.probed import DECODE_TOKENS, End, MisuseError, Probed, StopError, judge, total
 from stanch.edge.targets import Watched
 from stanch.edge.text import one_line
+from stanch.edge.waking import ended
 
 # What a router asks of a prefill engine (vLLM's NIXL connector, 0.10 .. 0.33).
 COMPUTE_ONLY: Mapping[str, object] = {
@@ -170,8 +171,7 @@ class Probe:
                 raise StopError(End.BROKE, where, why + await self._seen(where, watched))
             answer = asking.result()
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            await ended(asking)
         if not isinstance(answer.get("choices"), list):
             raise StopError(End.BROKE, where, f"the {where} engine's answer holds no token")
         self._took[where] = time.monotonic() - began

@@ -34,6 +34,7 @@ from stanch.edge.fetch import HEADERS, Fetched, fetch
 from stanch.edge.reading import Reader
 from stanch.edge.resolver import Resolver
 from stanch.edge.target import Target
+from stanch.edge.waking import ended
 
 __all__ = ["Scrape", "Scraper", "Target"]
 
@@ -160,10 +161,7 @@ class Scraper:
                 for task in done - {changed}:
                     task.result()
         finally:
-            ending |= {*tasks.values(), *([] if changed is None else [changed])}
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await ended(*ending, *tasks.values(), *([] if changed is None else [changed]))
 
     def _begin(
         self,

@@ -25,7 +25,7 @@ from stanch.edge.cluster import Cluster, ClusterError, Listing
 from stanch.edge.news import News
 from stanch.edge.recording import written
 from stanch.edge.telemetry import Telemetry
-from stanch.edge.waking import woken
+from stanch.edge.waking import ended, woken
 from stanch.edge.watchdog import Watchdog
 
 Key = tuple[str, str]
@@ -35,6 +35,8 @@ _ROUND_SECONDS = 10.0
 _LIMIT_SECONDS = 90.0
 # A watchdog that ended by an error of its own is begun again after so long.
 _AGAIN_SECONDS = 5.0
+# What a watchdog has to tidy up takes less.
+_DOG_ENDS_SECONDS = 15.0
 # For so long a new incident may wait for the watch that means its pod.
 _GRACE_SECONDS = 5.0
 
@@ -94,10 +96,7 @@ class Supervisor:
                     self._telemetry.note("warning", "watches-not-listed", str(error))
                 await woken(self._wake, _ROUND_SECONDS)
         finally:
-            tasks = [running.task for running in self._running.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await ended(*(running.task for running in self._running.values()), again=_DOG_ENDS_SECONDS)
             self._running.clear()
             for part in (PART, NEWS):
                 self._telemetry.health.forget(part)
@@ -135,9 +134,9 @@ class Supervisor:
             if watch is not None and not done and policy_of(watch) == running.policy:
                 continue
             del self._running[key]
-            running.task.cancel()
-            (error,) = await asyncio.gather(running.task, return_exceptions=True)
-            if done and isinstance(error, Exception):
+            await ended(running.task, again=_DOG_ENDS_SECONDS)
+            error = None if running.task.cancelled() else running.task.exception()
+            if done and error is not None:
                 self._telemetry.note("error", "watchdog-failed", repr(error), watch="/".join(key))
                 self._again[key] = time.monotonic() + _AGAIN_SECONDS
         for key, watch in watches.items():
@@ -177,10 +176,10 @@ class Supervisor:
         return any(dog.selected is None or one.spec.pod_ref.name in dog.selected for dog in dogs)
 
     async def _end(self, one: LeakIncident, now: float) -> None:
-        for ended in unwatched([incident_of(one)], now):
-            said = plan_conditions.of_incident(ended)
+        for over in unwatched([incident_of(one)], now):
+            said = plan_conditions.of_incident(over)
             generation = one.metadata.generation
-            status = status_of(ended, one.status).model_copy(
+            status = status_of(over, one.status).model_copy(
                 update={
                     "observed_generation": generation,
                     "conditions": merged(one.status.conditions, said, generation, now),

@@ -30,7 +30,7 @@ from stanch.edge.live import watching
 from stanch.edge.recording import Recorder, by_name, shape, watch_status, written
 from stanch.edge.survey import Survey, Surveyor
 from stanch.edge.telemetry import Telemetry, Turned, Watch
-from stanch.edge.waking import woken
+from stanch.edge.waking import ended, woken
 
 # Sentences of the status, with their seconds, are written so often where nothing else has changed.
 _STATUS_SECONDS = 30.0
@@ -105,9 +105,9 @@ class Watchdog:
                 stack.push_async_callback(idle.close)
                 stack.push_async_callback(self._told_all)
                 scraping = asyncio.create_task(live.scraping())
-                stack.push_async_callback(_ended, scraping)
+                stack.push_async_callback(ended, scraping)
                 turning = asyncio.create_task(self._turns(surveyor, executor, idle))
-                stack.push_async_callback(_ended, turning)
+                stack.push_async_callback(ended, turning)
                 done, _ = await asyncio.wait((scraping, turning), return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
@@ -289,9 +289,4 @@ class Watchdog:
         """At the end: what is still to be posted has a moment."""
         if self._posting is not None:
             await asyncio.wait((self._posting,), timeout=_LAST_WORDS_SECONDS)
-            await _ended(self._posting)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+            await ended(self._posting)

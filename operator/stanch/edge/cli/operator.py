@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stanch.edge.errors import EXIT_UNAVAILABLE
+from stanch.edge.waking import ended
 
 if TYPE_CHECKING:
     from stanch.edge.cluster import Election
     from stanch.edge.supervisor import Supervisor
     from stanch.edge.telemetry import Telemetry
     from stanch.settings import Settings
+
+# What the watchdogs have to tidy up takes less.
+_ENDS_SECONDS = 30.0
 
 
 @click.command()
@@ -90,9 +94,7 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
                     for one in done:
                         one.result()
                 finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
+                    await ended(*tasks, again=_ENDS_SECONDS)
             telemetry.note("info", "ended", f"stanch operator {settings.identity}")
 
 
@@ -109,8 +111,6 @@ async def _act(supervisor: Supervisor, election: Election, telemetry: Telemetry)
             for one in done:
                 one.result()
         finally:
-            for task in (acting, lost):
-                task.cancel()
-            await asyncio.gather(acting, lost, return_exceptions=True)
+            await ended(acting, lost, again=_ENDS_SECONDS)
             telemetry.active(False)
             telemetry.note("info", "not-elected", "this process does not act any more")

@@ -11,7 +11,7 @@ from stanch.edge.cluster.errors import ClusterError, NotFound, Object
 from stanch.edge.cluster.lease import ACT_SHARE, RENEW_SHARE, Seen, Step, see, step, written
 from stanch.edge.cluster.refs import LEASES, Request
 from stanch.edge.cluster.transport import Transport, decoded
-from stanch.edge.waking import woken
+from stanch.edge.waking import ended, woken
 
 LEASE_SECONDS = 15.0
 
@@ -77,8 +77,7 @@ class Election:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await ended(self._task)
         held, self._act_until = self.leads, 0.0
         if held and self._seen is not None:
             # Failing that, it runs out.

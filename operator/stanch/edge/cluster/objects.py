@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from stanch.edge.cluster.errors import ClusterError, Forbidden, NotFound, Object
 from stanch.edge.cluster.refs import KNOWN, ObjectRef, Request, Resource
 from stanch.edge.cluster.transport import Transport
+from stanch.edge.waking import ended
 
 _FORGET_SECONDS = 600.0
 
@@ -44,10 +45,7 @@ class Objects:
         return await asyncio.shield(kept.task)
 
     async def close(self) -> None:
-        tasks = [one.task for one in self._kept.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended(*(one.task for one in self._kept.values()))
 
     async def _read(self, ref: ObjectRef) -> Object:
         resource = await self._resource(ref)

@@ -20,6 +20,7 @@ from stanch.edge.demo.pods import NAMESPACE
 from stanch.edge.demo.telling import Output, Row
 from stanch.edge.events_text import POD, of_change
 from stanch.edge.live import Live
+from stanch.edge.waking import ended
 
 _T = TypeVar("_T")
 
@@ -150,5 +151,4 @@ async def following(
     try:
         yield board
     finally:
-        board._following.cancel()
-        await asyncio.gather(board._following, return_exceptions=True)
+        await ended(board._following)

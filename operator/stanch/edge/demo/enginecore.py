@@ -12,7 +12,7 @@ from aiohttp import web
 
 from stanch.edge.demo.page import Page
 from stanch.edge.demo.scheduler import Ask, Pull, Request, Scheduler
-from stanch.edge.waking import woken
+from stanch.edge.waking import ended, woken
 from stanch_connector.release import RankState
 
 _STEP_SECONDS = 0.02
@@ -44,10 +44,7 @@ class EngineCore:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as peers:
             life = asyncio.create_task(self._step_on(peers))
             yield
-            ending = (life, *self._pulls)
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await ended(life, *self._pulls)
 
     async def generate(self, ask: Ask) -> Request:
         """The finished request. Cancelled (its client left) it is aborted. Raises TransferError."""

@@ -13,6 +13,7 @@ import aiohttp
 
 from stanch.edge.demo.child import Child, StartError
 from stanch.edge.demo.deployment import Member, Traffic, write_annotations
+from stanch.edge.waking import ended
 
 _Self = TypeVar("_Self", bound="Fleet")
 
@@ -154,8 +155,7 @@ class Fleet:
         # All are told first, so that they end side by side; whatever interrupts the waiting, none is left.
         try:
             if self._keeping is not None:
-                self._keeping.cancel()
-                await asyncio.gather(self._keeping, return_exceptions=True)
+                await ended(self._keeping)
             for child in self._children.values():
                 child.terminate()
             if self._session is not None:

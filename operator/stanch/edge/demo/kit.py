@@ -18,7 +18,7 @@ from aiohttp import web
 
 from stanch.edge.demo.enginecore import EngineCore
 from stanch.edge.demo.scheduler import Phase, Request
-from stanch.edge.waking import woken
+from stanch.edge.waking import ended, woken
 from stanch_connector import contract
 from stanch_connector.apiserver import drain, keys
 from stanch_connector.apiserver.commands import Order
@@ -81,8 +81,7 @@ class Kit:
 
         task = asyncio.create_task(rounds())
         yield
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await ended(task)
 
     @web.middleware
     async def guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:

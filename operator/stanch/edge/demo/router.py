@@ -23,6 +23,7 @@ from aiohttp import web
 from stanch.edge.demo.deployment import Traffic
 from stanch.edge.demo.pd import GaveUpError, PdRequest, RequestFailedError, pd_request
 from stanch.edge.demo.process import serve
+from stanch.edge.waking import ended
 from stanch_connector.contract import ROUTE_READY
 
 PATIENCE_SECONDS = 2.0
@@ -102,10 +103,7 @@ class Router:
             try:
                 yield
             finally:
-                ending = (probing, traffic, *self._requests)
-                for task in ending:
-                    task.cancel()
-                await asyncio.gather(*ending, return_exceptions=True)
+                await ended(probing, traffic, *self._requests)
 
     async def _probing(self, session: aiohttp.ClientSession) -> None:
         while True:

@@ -35,6 +35,7 @@ from stanch.edge.demo.view import objects_of, view
 from stanch.edge.live import watching
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
+from stanch.edge.waking import ended
 
 # Requests that meet the defect, and for how long from the first of them on: all have been stuck for long
 # enough to be released when the first one is found.
@@ -102,8 +103,7 @@ class Prober:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await ended(task)
 
     async def _probe(self, name: str) -> None:
         while True:
