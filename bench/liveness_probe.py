@@ -1,8 +1,8 @@
 """The plain liveness probe of bench.liveness, run in the engine's container: liveness_probe.py HOLD_SECONDS
 
-Exit code 1, for the kubelet to restart the container, once the engine has held KV cache with nothing running
-and nothing waiting, in every idle reading of so long. A probe that asked for idle readings without a break
-would never fire under traffic; this one remembers. Standard library only, imported without site.
+Exit code 1, for the kubelet to restart the container, once the engine has held KV cache in every reading of
+so long in which nothing ran and nothing waited. A probe that asked for idle readings without a break would
+never fire under traffic; this one remembers. Standard library only, imported without site.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ def main(hold_s: float) -> int:
     except (OSError, http.client.HTTPException, ValueError, KeyError):
         # What cannot be read says nothing.
         return 0
-    if running or waiting:
-        return 0
-    if usage < FLOOR:
+    idle = not running and not waiting
+    if idle and usage < FLOOR:
         _SINCE.unlink(missing_ok=True)
-        return 0
-    if not _SINCE.exists():
+    elif idle and not _SINCE.exists():
         _SINCE.write_text(str(time.time()))
-    return int(time.time() - float(_SINCE.read_text()) >= hold_s)
+    return int(_SINCE.exists() and time.time() - float(_SINCE.read_text()) >= hold_s)
 
 
 def _read() -> tuple[float, float, float]:
