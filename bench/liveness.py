@@ -1,6 +1,6 @@
 """Stanch against a plain liveness kill, on real vLLM pods.
 
-`make engines`, then `python -m tests.bed run -- python -m bench.liveness`; about seven minutes a run on a quiet
+`make engines`, then `python -m tests.bed run -- python -m bench.liveness`; seven minutes a run on a quiet
 machine, and every run has fresh pods: one prefill, two decodes with the stock connector. On `stanch` there is
 the kit, and the operator watches; on `plain` there is neither, but a liveness probe that fails on the same
 condition for the same hold (liveness_probe.py). The clients come through the Services, two requests a second,
