@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from stanch.core.fleet import CordonMark, Fleet, Kit, Way
-from stanch.core.history import Claim, Confirmation, Ending, History, Incident, Ledger, Trigger
-from stanch.core.plan_limits import Limits, MaxUnavailable
+from stanch.core.history import Claim, Confirmation, Ending, History, Incident, Ledger, StepName, Trigger
+from stanch.core.plan_limits import HASTE_SECONDS, UNDER_WAY_SECONDS, Limits, MaxUnavailable
 from stanch.core.plan_types import Verb
 from stanch.core.planner import plan
 from stanch.core.sample import Role
@@ -171,6 +171,16 @@ def test_recheck_is_when_something_may_look_different() -> None:
     world = fleet(Sim("d1", leak=0.7, suspect=True, held=57.0), Sim("d2"))
     assert world.turn().recheck_after == 3.0
     assert fleet(Sim("d2")).turn().recheck_after == ENFORCE.interval_seconds
+
+
+def test_a_unit_in_a_step_is_looked_at_every_second_but_not_for_ever() -> None:
+    world = pair(Sim("d1", leak=0.7, peers=("p1",), starts=600.0))
+    assert world.turn().recheck_after == ENFORCE.interval_seconds
+    assert {world.turn().recheck_after for _ in range(6)} == {UNDER_WAY_SECONDS}
+    step = world.only().current
+    assert step is not None and step.name is StepName.RESTART
+    world.run(int(HASTE_SECONDS / ENFORCE.interval_seconds))
+    assert world.turn().recheck_after == ENFORCE.interval_seconds
 
 
 def seen_through(world: World, unit: str, **pod: object) -> None:

@@ -31,7 +31,14 @@ from stanch.core.plan_end import (
 )
 from stanch.core.plan_gates import switched_off, vanished
 from stanch.core.plan_ladder import capture, cordon, drain, drained, release
-from stanch.core.plan_limits import MOST_INTERRUPTIONS, MOST_STEPS, Limits, Mode
+from stanch.core.plan_limits import (
+    HASTE_SECONDS,
+    MOST_INTERRUPTIONS,
+    MOST_STEPS,
+    UNDER_WAY_SECONDS,
+    Limits,
+    Mode,
+)
 from stanch.core.plan_open import adopted, opened
 from stanch.core.plan_scene import Scene, preconditions
 from stanch.core.plan_types import Action, Plan, Reason, Verb
@@ -56,6 +63,7 @@ def plan(fleet: Fleet, verdicts: Iterable[Verdict], history: History, limits: Li
     ledger = budget.settled(history.ledger, history.incidents, fleet.reset, limits, now)
     scene = Scene(fleet, verdicts, history, limits, now, ledger)
     changed: list[Incident] = []
+    waits = [limits.interval_seconds]
     for unit, before in _in_order(scene, _without_duplicates(scene, changed)):
         after = before if before is not None else opened(scene, unit) if unit is not None else None
         if after is not None:
@@ -64,15 +72,23 @@ def plan(fleet: Fleet, verdicts: Iterable[Verdict], history: History, limits: Li
             after = _waiting(scene, _settled(scene, _climbed(scene, after, unit), unit))
             if after != before:
                 changed.append(after)
-    waits = [one.recheck_after for one in scene.deferred if one.recheck_after is not None]
+            if _under_way(after, now):
+                waits.append(UNDER_WAY_SECONDS)
+    waits += [one.recheck_after for one in scene.deferred if one.recheck_after is not None]
     return Plan(
         tuple(scene.actions),
         tuple(scene.deferred),
         tuple(changed),
         scene.ledger if scene.ledger != history.ledger else None,
         tuple(sorted(scene.arm)),
-        max(0.0, min([limits.interval_seconds, *waits])),
+        max(0.0, min(waits)),
     )
+
+
+def _under_way(incident: Incident, now: float) -> bool:
+    """Whether it is in a step that something is done in, and has not been for long."""
+    step = incident.current
+    return incident.open and step is not None and step.name in _ACTING and now - step.start < HASTE_SECONDS
 
 
 def unwatched(incidents: Iterable[Incident], now: float) -> tuple[Incident, ...]:

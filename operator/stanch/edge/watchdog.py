@@ -37,7 +37,8 @@ _STATUS_SECONDS = 30.0
 _SWEEP_SECONDS = 60.0
 # Events that wait to be posted: the oldest are given up first, where the server takes none.
 _MOST_EVENTS, _LAST_WORDS_SECONDS = 1000, 2.0
-# Between two turns, however many answers come.
+# Between two turns, however many answers come; and after a turn that is not the interval's, at least as long
+# as it took.
 _LEAST_SECONDS = 0.25
 # A turn for a fault that is due: so long after that moment, and no sooner than this part of an interval.
 _PAST_SECONDS, _SOONEST = 0.05, 1 / 5
@@ -131,7 +132,8 @@ class Watchdog:
             except (ClusterError, ValidationError) as error:
                 message = str(error).splitlines()[0]
                 self._telemetry.turn_failed(self._watch, interval, type(error).__name__, message)
-            due = max(time.monotonic() + _LEAST_SECONDS, began + pause)
+            now = time.monotonic()
+            due = max(now + _LEAST_SECONDS, began + pause, min(now + now - began, began + interval))
             if await woken(self._wake, max(0.0, due - time.monotonic())):
                 # Answers that come together are planned with together.
                 await asyncio.sleep(_LEAST_SECONDS)
