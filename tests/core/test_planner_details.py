@@ -178,7 +178,8 @@ def test_a_unit_in_a_step_is_looked_at_every_second_but_not_for_ever() -> None:
     assert world.turn().recheck_after == ENFORCE.interval_seconds
     assert {world.turn().recheck_after for _ in range(6)} == {UNDER_WAY_SECONDS}
     step = world.only().current
-    assert step is not None and step.name is StepName.RESTART
+    assert step is not None
+    assert step.name is StepName.RESTART
     world.run(int(HASTE_SECONDS / ENFORCE.interval_seconds))
     assert world.turn().recheck_after == ENFORCE.interval_seconds
 
