@@ -17,7 +17,7 @@ demo: setup
 	$(PY) -m stanch demo
 
 test: setup
-	$(PY) -m pytest -m unit
+	$(PY) -m pytest -m unit -n 4 --dist loadfile
 
 # The kit under the other Pythons of engine images, as far as this machine has them.
 test-pythons: setup
