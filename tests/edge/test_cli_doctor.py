@@ -289,6 +289,18 @@ def test_repair(found: Unit, words: str) -> None:
     assert (said.mark, said.says.startswith(words)) == (Mark.OK, True)
 
 
+@pytest.mark.parametrize("way", [Way.EVICT, Way.IN_PLACE])
+def test_a_pod_that_nobody_would_make_anew(way: Way) -> None:
+    """It matters where it would be evicted."""
+    lone = unit(way=way, way_why="it is bare", not_remade="no controller owns it: make it again")
+    (said,) = diagnosis.repair("shop/d0", lone)
+    if way is Way.IN_PLACE:
+        assert said.mark is Mark.OK
+    else:
+        assert (said.mark, said.todo) == (Mark.WARN, lone.not_remade)
+        assert said.says == "none but a release: it would have to be evicted, because it is bare"
+
+
 def test_a_conflict() -> None:
     _, said = diagnosis.repair("shop/d0", unit(conflict="LeakWatch other"))
     assert (said.mark, said.says) == (Mark.FAIL, "LeakWatch other selects it too, so neither repairs it")

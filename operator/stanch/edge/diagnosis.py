@@ -200,6 +200,9 @@ def repair(pod: str, unit: Unit) -> list[Finding]:
     if unit.way is not Way.EVICT and not unit.can_cordon:
         how, why = "it is evicted", ", because it cannot be cordoned"
     found = [Finding(pod, "repair", Mark.OK, f"{how}{why}")]
+    if how == "it is evicted" and unit.not_remade:
+        text_ = f"none but a release: it would have to be evicted{why}"
+        found = [Finding(pod, "repair", Mark.WARN, text_, unit.not_remade)]
     if unit.conflict is not None:
         text_ = f"{unit.conflict} selects it too, so neither repairs it"
         found.append(Finding(pod, "conflict", Mark.FAIL, text_, "change one of both selectors"))
