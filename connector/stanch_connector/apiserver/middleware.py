@@ -96,7 +96,7 @@ class StanchMiddleware:
         """Exceptions caught in this process, the gate's among them."""
         gate = getattr(self._control, "guard", None)
         guards = [self._guard, gate] if isinstance(gate, Guard) else [self._guard]
-        return sum(sum(one.errors.values()) for one in guards)
+        return sum(one.total for one in guards)
 
     async def _refresh_metrics(self, scope: Scope) -> None:
         try:
