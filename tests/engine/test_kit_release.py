@@ -180,7 +180,7 @@ def test_released_twice_at_once(pair: Pair) -> None:
 
 
 def test_during_shutdown(pair: Pair) -> None:
-    """The last one: it ends the engine. Told to end, an API server may find its core gone first and say so with
+    """The last one: it ends the engine. Told to end, an API server may find its core gone and say so with
     a traceback of its own (0.29.0: EngineDeadError in its output handler); none of it is ours."""
     pair.orphan(71)
     boot_id = ask(pair.decode, "state").body["bootId"]
