@@ -158,7 +158,19 @@ def run(stage: Stage, vllm: Vllm, options: argparse.Namespace) -> None:
 def _repaired(stage: Stage, step: str, interval_s: int, number: int) -> str:
     stage.watch([step], HOLD_S, interval_s, WATCHED)
     name = f"Stanch, {step.lower()}{' again' * (number > 1)}, {interval_s} s"
-    return part(stage, name, STANCH, lambda: _ended(stage, number)).row()
+    row = part(stage, name, STANCH, lambda: _ended(stage, number)).row()
+    return f"{row}\n{_steps(stage.scene.incident(number) or {})}"
+
+
+def _steps(incident: dict[str, Any]) -> str:
+    """Where the time went: each step, in seconds since the first began."""
+    found = [
+        (one["name"], datetime.fromisoformat(one["start"]), datetime.fromisoformat(one["end"]))
+        for one in incident["status"]["steps"]
+    ]
+    first = min(start for _, start, _ in found)
+    took = ((name, (a - first).total_seconds(), (b - first).total_seconds()) for name, a, b in found)
+    return "steps: " + ", ".join(f"{name} {a:.1f} to {b:.1f}" for name, a, b in took)
 
 
 def with_liveness(pod: Object) -> None:
