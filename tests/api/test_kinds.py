@@ -72,7 +72,7 @@ def test_a_wrong_one_is_refused_by_the_models_or_has_an_unknown_key(path: Path) 
         unknown = list(known(found["spec"], schema_of(found["kind"])["properties"]["spec"], "spec"))
         assert words == f'unknown field "{unknown[0]}"'
         return
-    if path.stem == "role-twice":
+    if path.stem.endswith("role-twice"):
         return
     with pytest.raises(ValidationError) as error:
         model.model_validate(found)

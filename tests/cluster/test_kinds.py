@@ -127,6 +127,29 @@ def test_defaults_are_filled_in(clean: Server) -> None:
     assert applied(clean, "leakincident")["spec"]["trigger"]["type"] == "Person"
 
 
+def test_a_deployment_gets_the_defaults_of_its_parts(clean: Server) -> None:
+    spec = applied(clean, "disaggdeployment-minimal")["spec"]
+    assert spec["kvTransfer"] == {"connector": "NixlConnector", "mode": "Pull", "connectorPatch": "Auto"}
+    assert (spec["watch"]["mode"], spec["watch"]["remediation"]["drainSeconds"]) == ("Observe", 60)
+    role = spec["roles"][0]
+    assert (role["rollout"], role["parallelism"]) == (
+        {"maxSurge": 0, "maxUnavailable": 1},
+        {"tensor": 1, "data": 1},
+    )
+    assert role["engine"]["port"] == 8000
+    assert "disruptionBudget" not in role
+
+
+def test_a_template_is_kept_as_it_was_written_but_null_is_up_to_kubectl(clean: Server) -> None:
+    """Server-side apply keeps a null in it, which takes away what is made by default."""
+    found = read(TOP / "docs" / "examples" / "disaggdeployment-minimal.yaml")
+    container = {"name": "vllm", "livenessProbe": None, "x": {"y": [1, "2", None]}}
+    found["spec"]["roles"][0]["template"] = {"spec": {"containers": [container]}, "metadata": {}}
+    made = clean.kubectl("apply", "--server-side", "-o", "json", "-f", "-", stdin=json.dumps(found))
+    template = json.loads(made)["spec"]["roles"][0]["template"]
+    assert template == {"spec": {"containers": [container]}, "metadata": {}}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -185,12 +208,14 @@ def test_two_managers_may_each_own_a_role(clean: Server) -> None:
 def test_names_for_people(clean: Server) -> None:
     applied(clean, "leakwatch-minimal")
     applied(clean, "leakincident")
-    for name in ("lw", "leakwatch", "leakwatches", "li", "leakincident", "leakincidents"):
+    applied(clean, "disaggdeployment-minimal")
+    for name in [word for kind, _ in KINDS for word in (kind.short, kind.singular, kind.plural)]:
         assert "NAME" in clean.kubectl("get", name)
     both = clean.kubectl("get", "stanch", "-o", "name")
     assert {line.split("/")[0] for line in both.split()} == {
         "leakwatch.stanch.dev",
         "leakincident.stanch.dev",
+        "disaggdeployment.stanch.dev",
     }
 
 
@@ -200,6 +225,7 @@ def test_names_for_people(clean: Server) -> None:
         ("leakwatch.spec.remediation.maxUnavailable", "A percentage rounds down"),
         ("leakwatch.spec.signatures.heldIdleSeconds", "Default: 60."),
         ("leakincident.status.steps.outcome", "absent while it is under way"),
+        ("disaggdeployment.spec.kvTransfer.leaseSeconds", "vLLM 0.22 and later"),
     ],
 )
 def test_explain(server: Server, field: str, words: str) -> None:

@@ -1,1 +1,1 @@
-"""The kinds that people write and read: LeakWatch and LeakIncident, group stanch.dev."""
+"""The kinds that people write and read: LeakWatch, DisaggDeployment and LeakIncident, group stanch.dev."""

@@ -12,12 +12,16 @@ from typing import Any
 import yaml
 
 from stanch.api.base import Model
-from stanch.api.names import CATEGORY, GROUP, LEAK_INCIDENT, LEAK_WATCH, VERSION, Kind
-from stanch.api.v1alpha1 import LeakIncident, LeakWatch
+from stanch.api.names import CATEGORY, DISAGG_DEPLOYMENT, GROUP, LEAK_INCIDENT, LEAK_WATCH, VERSION, Kind
+from stanch.api.v1alpha1 import DisaggDeployment, LeakIncident, LeakWatch
 
 Schema = dict[str, Any]
 
-KINDS: tuple[tuple[Kind, type[Model]], ...] = ((LEAK_WATCH, LeakWatch), (LEAK_INCIDENT, LeakIncident))
+KINDS: tuple[tuple[Kind, type[Model]], ...] = (
+    (LEAK_WATCH, LeakWatch),
+    (DISAGG_DEPLOYMENT, DisaggDeployment),
+    (LEAK_INCIDENT, LeakIncident),
+)
 
 # name, type, path, priority (1: only with -o wide)
 _COLUMNS: dict[str, tuple[tuple[str, str, str, int], ...]] = {
@@ -27,6 +31,15 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str, int], ...]] = {
         ("Leaking", "string", '.status.conditions[?(@.type=="Leaking")].status', 0),
         ("Suspects", "integer", ".status.suspectCount", 0),
         ("Breaker", "date", ".status.breaker.tripped", 1),
+        ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1),
+        ("Age", "date", ".metadata.creationTimestamp", 0),
+    ),
+    DISAGG_DEPLOYMENT.kind: (
+        ("Model", "string", ".spec.model.uri", 0),
+        ("Prefill", "integer", '.status.roles[?(@.name=="prefill")].ready', 0),
+        ("Decode", "integer", '.status.roles[?(@.name=="decode")].ready', 0),
+        ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0),
+        ("Mode", "string", ".spec.watch.mode", 1),
         ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', 1),
         ("Age", "date", ".metadata.creationTimestamp", 0),
     ),
@@ -46,7 +59,7 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str, int], ...]] = {
 _KEPT = (
     "type", "description", "format", "enum", "pattern", "minimum", "maximum", "minLength", "maxLength",
     "minItems", "maxItems", "maxProperties", "required", "default", "x-kubernetes-int-or-string",
-    "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
+    "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields",
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ class Kind:
 
 LEAK_WATCH: Final = Kind("LeakWatch", "leakwatches", "lw")
 LEAK_INCIDENT: Final = Kind("LeakIncident", "leakincidents", "li")
+DISAGG_DEPLOYMENT: Final = Kind("DisaggDeployment", "disaggdeployments", "dd")
 
 # On a pod, beside those of the kit's contract: the incident that works on it.
 ANNOTATION_INCIDENT: Final = f"{GROUP}/incident"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from stanch.api.deployment import DisaggDeployment, DisaggDeploymentSpec, DisaggDeploymentStatus
 from stanch.api.incident import LeakIncident, LeakIncidentSpec, LeakIncidentStatus
 from stanch.api.watch import LeakWatch, LeakWatchSpec
 from stanch.api.watch_status import LeakWatchStatus
 
 __all__ = [
+    "DisaggDeployment",
+    "DisaggDeploymentSpec",
+    "DisaggDeploymentStatus",
     "LeakIncident",
     "LeakIncidentSpec",
     "LeakIncidentStatus",

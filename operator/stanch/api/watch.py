@@ -160,16 +160,10 @@ class PrometheusSource(Model):
     """Address of its HTTP API, such as http://prometheus.monitoring:9090."""
 
 
-class LeakWatchSpec(Model):
-    """Which engines are watched, and what may be done about a leak."""
+class WatchedRoles(Model):
+    """Which engines are watched."""
 
     rules: ClassVar = (
-        Rule(
-            "self.source == 'Prometheus' ? has(self.prometheus) : !has(self.prometheus)",
-            "prometheus must be set with source Prometheus, and only with it",
-            lambda spec: (spec.source is Source.PROMETHEUS) == (spec.prometheus is not None),
-            ".prometheus",
-        ),
         Rule(
             "size(self.roles) == 1 || self.roles.all(r, r.name != 'both')",
             "role both stands alone: its engines prefill and decode, so there are no others to name",
@@ -180,6 +174,21 @@ class LeakWatchSpec(Model):
 
     roles: Annotated[list[WatchedRole], Field(min_length=1, max_length=3, json_schema_extra=list_map("name"))]
     """The engines by role. A prefill is best watched together with its decodes, for which it holds blocks."""
+
+
+class Watching(Model):
+    """How engines are watched, and what may be done about a leak."""
+
+    rules: ClassVar = (
+        Rule(
+            # Of a DisaggDeployment the default of the whole object, {}, is judged before it is filled in.
+            "has(self.source) && self.source == 'Prometheus' ? has(self.prometheus) : !has(self.prometheus)",
+            "prometheus must be set with source Prometheus, and only with it",
+            lambda spec: (spec.source is Source.PROMETHEUS) == (spec.prometheus is not None),
+            ".prometheus",
+        ),
+    )
+
     mode: Mode = Mode.OBSERVE
     """Disabled: nothing. Observe: find, confirm, and say what would be done. Enforce: repair."""
     source: Source = Source.SCRAPE
@@ -195,6 +204,13 @@ class LeakWatchSpec(Model):
     """The request that confirms a fault where there is no kit."""
     remediation: Remediation = Remediation()
     """What may be done, and how much of it."""
+
+
+# The fields of the last base come first.
+class LeakWatchSpec(Watching, WatchedRoles):
+    """Which engines are watched, and what may be done about a leak."""
+
+    rules: ClassVar = (*Watching.rules, *WatchedRoles.rules)
 
 
 class LeakWatch(Model):
