@@ -163,7 +163,7 @@ class PrometheusSource(Model):
 class WatchedRoles(Model):
     """Which engines are watched."""
 
-    rules: ClassVar = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "size(self.roles) == 1 || self.roles.all(r, r.name != 'both')",
             "role both stands alone: its engines prefill and decode, so there are no others to name",
@@ -179,7 +179,7 @@ class WatchedRoles(Model):
 class Watching(Model):
     """How engines are watched, and what may be done about a leak."""
 
-    rules: ClassVar = (
+    rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             # Of a DisaggDeployment the default of the whole object, {}, is judged before it is filled in.
             "has(self.source) && self.source == 'Prometheus' ? has(self.prometheus) : !has(self.prometheus)",
@@ -210,7 +210,7 @@ class Watching(Model):
 class LeakWatchSpec(Watching, WatchedRoles):
     """Which engines are watched, and what may be done about a leak."""
 
-    rules: ClassVar = (*Watching.rules, *WatchedRoles.rules)
+    rules: ClassVar[tuple[Rule, ...]] = (*Watching.rules, *WatchedRoles.rules)
 
 
 class LeakWatch(Model):
