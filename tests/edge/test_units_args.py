@@ -24,6 +24,8 @@ def read(*args: str, command: tuple[str, ...] = ("vllm", "serve", "m"), **env: s
         ([], {}),
         (["--headless"], {"headless": True}),
         (["--nnodes", "2"], {"nodes": 2}),
+        (["--port", "8200"], {"port": 8200}),
+        (["--port=$PORT"], {}),
         (["-n", "2"], {"nodes": 2}),
         (["--data_parallel_size", "4"], {"ranks": 4}),
         (["--data-parallel-size=4", "--data-parallel-size", "8"], {"ranks": 8}),
@@ -77,7 +79,7 @@ def test_a_script_is_read_as_a_shell_would() -> None:
     )
     given = read(script, command=("/bin/bash", "-c"), LOCAL="8", HEAD="lws-0")
     assert given == Arguments(
-        vllm=True, ranks=16, local_ranks=8, address="lws-0", grouped=True, engine_id="e"
+        vllm=True, ranks=16, local_ranks=8, address="lws-0", grouped=True, engine_id="e", port=8200
     )
 
 

@@ -45,7 +45,7 @@ class Arguments:
     nodes: --nnodes. ranks, local_ranks: data-parallel ranks in all and in this container; None: not said, or
     not as a number. address: of the data-parallel group's head. grouped: they speak of a data-parallel group,
     in whatever way. lease_seconds, pin_seconds: as kv_connector_extra_config has them; pin_seconds only where
-    it is, or may be, bidirectional.
+    it is, or may be, bidirectional. port: --port; None: not said, or not as a number.
     """
 
     vllm: bool = False
@@ -58,6 +58,7 @@ class Arguments:
     grouped: bool = False
     lease_seconds: float | None = None
     pin_seconds: float | None = None
+    port: int | None = None
 
     def spans_pods(self, servers: int) -> bool:
         """Whether other pods belong to the same engine or data-parallel group. servers: how many ranks have
@@ -99,6 +100,7 @@ def _read(raw: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Argum
         pin_seconds=(_seconds(settings.get("decoder_kv_blocks_ttl", ())) or _PIN_SECONDS)
         if bidirectional
         else None,
+        port=_whole(options.get("--port")),
     )
 
 

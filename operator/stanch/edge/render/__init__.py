@@ -1,0 +1,1 @@
+"""From a DisaggDeployment to the objects of its roles, and the kit into pod templates. Pure."""
