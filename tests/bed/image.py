@@ -31,7 +31,15 @@ from tests.bed.place import REPOSITORY, BedError
 ENGINE_NAME = "stanch.test/engine"
 HOST_IMAGE = "stanch.test/host:1"
 _SITE = Path("opt/site-packages")
-_CODE = Path("opt/stanch")
+# Not where the kit's volume is mounted.
+_CODE = Path("opt/checkout")
+# So that manifests that start vLLM start the simulation. The kit's PYTHONPATH takes the place of the image's.
+_VLLM = Path("usr/local/bin/vllm")
+_VLLM_SCRIPT = """#!{python}
+import runpy, sys
+sys.path += ["/{code}", "/{site}"]
+runpy.run_module("stanch.edge.demo.vllm", run_name="__main__", alter_sys=True)
+"""
 _LIBRARY = re.compile(r"(?:=>\s+)?(/\S+)\s+\(0x")
 # Parts of the standard library that no engine imports.
 _LEFT_OUT: tuple[str, ...] = (
@@ -185,6 +193,10 @@ def _code() -> bytes:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
         _compile(root)
+        program = root / _VLLM
+        program.parent.mkdir(parents=True)
+        program.write_text(_VLLM_SCRIPT.format(python=Path(sys.executable).resolve(), code=_CODE, site=_SITE))
+        program.chmod(0o755)
         return _tar(root)
 
 

@@ -1,0 +1,141 @@
+"""The pod template of a role. Pure.
+
+Facts of vLLM 0.29.0 that it stands on: each engine core listens for its peers' handshakes on
+VLLM_NIXL_SIDE_CHANNEL_HOST, at VLLM_NIXL_SIDE_CHANNEL_PORT plus its data-parallel index, and tells them that
+host (nixl/base_scheduler.py); ranks behind one server share its port (entrypoints/cli/serve.py, the internal
+load balancer); workers of one engine talk through /dev/shm, of which a container has 64 MiB by default.
+"""
+
+from __future__ import annotations
+
+from stanch.api.deployment import DeployedRole, DisaggDeployment
+from stanch.edge.render.flags import patchable, serve_args
+from stanch.edge.render.kit import KitOptions, inject
+from stanch.edge.render.merge import merged
+from stanch.edge.render.overlay import checked
+from stanch.edge.render.place import ENGINE, HTTP, Object, Place, Problem, labels, selector
+from stanch_connector.contract import ROUTE_READY
+
+_SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+_SIDE_PORT = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+# vLLM's own default, said so that the ports can be listed.
+_SIDE_BASE = 5600
+# A pod that is being deleted still serves for so long: by then no proxy sends it anything new.
+_LEAVE_SECONDS = 10
+# What is left for the process to end, after everything that it may wait for.
+_END_SECONDS = 30
+STARTUP_SECONDS = 3600
+
+
+def pod_template(
+    deployment: DisaggDeployment, role: DeployedRole, path: str, place: Place
+) -> tuple[Object, tuple[Problem, ...]]:
+    """path: the role's, for problems. With one, the template is of no use."""
+    args, problems = serve_args(deployment.spec, role, path)
+    under, port = f"{path}.template", role.engine.port
+    laid, more = merged(_base(deployment, role, args), role.template, under)
+    problems += more or (*checked(role.template, under, ENGINE, port), *_arguments(role.template, under))
+    last = _SIDE_BASE + role.parallelism.data - 1
+    if _SIDE_BASE <= port <= last:
+        words = f"is one of {_SIDE_BASE} to {last}, where engines listen for their peers: take another"
+        problems = (*problems, Problem(f"{path}.engine.port", words))
+    if problems:
+        return laid, problems
+    made = inject(laid, _kit(deployment, place))
+    return made.template, tuple(Problem(under, words) for words in made.problems)
+
+
+def _arguments(template: Object, path: str) -> tuple[Problem, ...]:
+    """A list in place of the made one would lose what makes the engine part of the deployment."""
+    containers = (template.get("spec") or {}).get("containers") or []
+    return tuple(
+        Problem(
+            f"{path}.spec.containers[{index}].args", "has a field of its own: set engine.args of the role"
+        )
+        for index, one in enumerate(containers)
+        if one["name"] == ENGINE and "args" in one
+    )
+
+
+def _kit(deployment: DisaggDeployment, place: Place) -> KitOptions:
+    kv = deployment.spec.kv_transfer
+    return KitOptions(
+        image=place.kit_image,
+        pull_policy=place.kit_pull_policy,
+        container=ENGINE,
+        # Another connector has no fixed one to be put in its place.
+        connector_patch=kv.connector_patch.value if patchable(kv) else None,
+        image_volume=place.image_volumes,
+    )
+
+
+def _base(deployment: DisaggDeployment, role: DeployedRole, args: list[str]) -> Object:
+    container: Object = {
+        "name": ENGINE,
+        "image": role.engine.image,
+        "command": ["vllm", "serve"],
+        "args": args,
+        "env": _environment(role),
+        "ports": [{"name": HTTP, "containerPort": role.engine.port}],
+        **_probes(),
+        "lifecycle": {"preStop": {"sleep": {"seconds": _LEAVE_SECONDS}}},
+    }
+    spec: Object = {
+        "serviceAccountName": deployment.metadata.name,
+        "automountServiceAccountToken": False,
+        # A Service named vllm would give the container a VLLM_PORT, which is a setting of vLLM's
+        # (vllm/envs.py).
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": _grace_seconds(deployment, role),
+        "topologySpreadConstraints": [spread(deployment, role.name.value)],
+        "containers": [container],
+    }
+    if role.parallelism.tensor * role.parallelism.data > 1:
+        spec["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+        container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
+    return {"metadata": {"labels": labels(deployment, role.name.value)}, "spec": spec}
+
+
+def _environment(role: DeployedRole) -> list[Object]:
+    """In the order of the role's own, with ours in front, so that theirs may refer to them."""
+    ours: list[Object] = [
+        {"name": _SIDE_HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": _SIDE_PORT, "value": str(_SIDE_BASE)},
+    ]
+    theirs = [one.model_dump(by_alias=True, exclude_none=True) for one in role.engine.env]
+    return list({one["name"]: one for one in (*ours, *theirs)}.values())
+
+
+def _probes() -> dict[str, Object]:
+    """Startup: vLLM's own health, so long that a large model gets loaded. Readiness: the kit's, which fails
+    while the engine is cordoned. Liveness: vLLM's own health, which a leaking engine passes, and that is
+    meant: it fails only once the engine core has died or its server has hung for a minute. An engine that
+    leaks still answers what it has room for; killing it, and perhaps all decodes at the same time, would lose
+    that and the list of what is stuck, and what a leak needs is a release or one drained restart after the
+    other, which is the LeakWatch's. Nor may it be the kit's readiness: a cordoned engine would be killed
+    while it drains."""
+    return {
+        "startupProbe": _asks("/health", periodSeconds=5, failureThreshold=STARTUP_SECONDS // 5),
+        "readinessProbe": _asks(ROUTE_READY, periodSeconds=5, failureThreshold=2),
+        "livenessProbe": _asks("/health", periodSeconds=10, failureThreshold=6),
+    }
+
+
+def _asks(path: str, **times: int) -> Object:
+    return {"httpGet": {"path": path, "port": HTTP}, "timeoutSeconds": 5, **times}
+
+
+def _grace_seconds(deployment: DisaggDeployment, role: DeployedRole) -> int:
+    """Longer than everything that may be under way: the drain of a repair, vLLM's own wait, and the end."""
+    drain = deployment.spec.watch.remediation.drain_seconds
+    return _LEAVE_SECONDS + drain + (role.engine.shutdown_timeout_seconds or 0) + _END_SECONDS
+
+
+def spread(deployment: DisaggDeployment, role: str) -> Object:
+    """Over the nodes, as far as there are any: one that is lost takes the fewest with it."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(deployment, role)},
+    }

@@ -1,0 +1,55 @@
+"""What a role's template may not say: what fields of its own have, and what makes its pods those of the role.
+Pure.
+
+That it is a template at all, the API server says, when what was made of it is tried there.
+"""
+
+from __future__ import annotations
+
+from stanch.api.names import GROUP
+from stanch.edge.render.place import HTTP, LABEL_MANAGED, Object, Problem
+
+_METADATA = ("annotations", "labels")
+
+
+def checked(template: Object, path: str, container: str, port: int) -> tuple[Problem, ...]:
+    """template: of a shape that could be merged. container, port: the part's own."""
+    found = [
+        Problem(f"{path}.{key}", "is unknown: a template has metadata and spec")
+        for key in sorted(set(template) - {"metadata", "spec"})
+    ]
+    found += _metadata(template.get("metadata") or {}, f"{path}.metadata")
+    for kind in ("initContainers", "containers"):
+        for index, one in enumerate((template.get("spec") or {}).get(kind) or []):
+            here = f"{path}.spec.{kind}[{index}]"
+            if kind == "containers" and one["name"] == container:
+                found += _own(one, here, container, port)
+            elif not one.get("image"):
+                found.append(Problem(f"{here}.image", f"is missing: only container {container} gets one"))
+    return tuple(found)
+
+
+def _metadata(metadata: Object, path: str) -> list[Problem]:
+    found = [
+        Problem(f"{path}.{key}", "cannot be set: a pod template takes labels and annotations")
+        for key in sorted(set(metadata) - set(_METADATA))
+    ]
+    for kind in _METADATA:
+        given = metadata.get(kind)
+        for key, value in given.items() if isinstance(given, dict) else ():
+            if key == LABEL_MANAGED or key.partition("/")[0] == GROUP:
+                found.append(Problem(f"{path}.{kind}[{key}]", "is Stanch's own: leave it out"))
+            elif not isinstance(value, str):
+                found.append(Problem(f"{path}.{kind}[{key}]", "must be a text: put it in quotes"))
+    return found
+
+
+def _own(one: Object, path: str, container: str, port: int) -> list[Problem]:
+    found = []
+    for index, entry in enumerate(one.get("ports") or []):
+        if entry.get("name") == HTTP and entry.get("containerPort") != port:
+            words = (
+                f"is where the Services send requests, port {port} of the part's own field: change it there"
+            )
+            found.append(Problem(f"{path}.ports[{index}].containerPort", words))
+    return found
