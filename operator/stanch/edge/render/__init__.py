@@ -1,5 +1,5 @@
-"""From a DisaggDeployment to the objects that it asks for, and the kit into pod templates. Pure: the same input
-gives the same bytes, and nothing is read but the arguments."""
+"""From a DisaggDeployment to the objects that it asks for, and the kit into pod templates. Pure: the same
+input gives the same bytes, and nothing is read but the arguments."""
 
 from __future__ import annotations
 
