@@ -10,6 +10,7 @@ import socket
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 # Where a pod finds the namespace that it runs in.
@@ -28,6 +29,10 @@ class Settings:
     identity: this process among those that stand for election (STANCH_IDENTITY, else the host's name and a
     random part: two processes of one name would both believe that they lead).
     host, port: of /metrics, /healthz and /readyz (STANCH_HTTP_HOST, STANCH_HTTP_PORT; port 0: a free one).
+    alerts_port: on that host, for Alertmanager; 0: no alerts are taken (STANCH_ALERTS_PORT).
+    alerts_token_file: with the bearer token (STANCH_ALERTS_TOKEN_FILE). alerts_tls_dir: with tls.crt and
+    tls.key, and ca.crt for mutual TLS (STANCH_ALERTS_TLS_DIR). alerts_table: which labels name a pod
+    (STANCH_ALERTS_TABLE); None: the table of docs/alerts.md.
     """
 
     namespace: str = _DEFAULT_NAMESPACE
@@ -35,6 +40,10 @@ class Settings:
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}")
     host: str = "0.0.0.0"
     port: int = 8080
+    alerts_port: int = 0
+    alerts_token_file: Path | None = None
+    alerts_tls_dir: Path | None = None
+    alerts_table: Path | None = None
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -47,11 +56,22 @@ class Settings:
             watch_namespaces=tuple(dict.fromkeys(name.strip() for name in names if name.strip())),
             identity=found.get("STANCH_IDENTITY") or default.identity,
             host=found.get("STANCH_HTTP_HOST") or default.host,
-            port=_port(found.get("STANCH_HTTP_PORT") or str(default.port)),
+            port=_port(found, "STANCH_HTTP_PORT", default.port, "a free one"),
+            alerts_port=_port(found, "STANCH_ALERTS_PORT", default.alerts_port, "none"),
+            alerts_token_file=_path(found, "STANCH_ALERTS_TOKEN_FILE"),
+            alerts_tls_dir=_path(found, "STANCH_ALERTS_TLS_DIR"),
+            alerts_table=_path(found, "STANCH_ALERTS_TABLE"),
         )
 
 
-def _port(text: str) -> int:
+def _port(found: Mapping[str, str], name: str, default: int, zero: str) -> int:
+    """zero: what 0 stands for."""
+    text = found.get(name) or str(default)
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
-        raise SettingsError(f"STANCH_HTTP_PORT is {text!r}: a port is a number from 0 (a free one) to 65535")
+        raise SettingsError(f"{name} is {text!r}: a port is a number from 0 ({zero}) to 65535")
     return int(text)
+
+
+def _path(found: Mapping[str, str], name: str) -> Path | None:
+    text = found.get(name)
+    return Path(text) if text else None

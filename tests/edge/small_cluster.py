@@ -99,7 +99,8 @@ class SmallCluster(ApiServer):
 
     async def answer(self, request: web.Request) -> web.Response:
         parts = request.path.strip("/").split("/")
-        place = parts.index("namespaces") + 2 if "namespaces" in parts else 3
+        everywhere = 3 if parts[0] == "apis" else 2
+        place = parts.index("namespaces") + 2 if "namespaces" in parts else everywhere
         plural, name, sub = [*parts[place:], "", "", ""][:3]
         self.seen.append("/".join(filter(None, (f"{request.method} {plural}", name, sub))))
         if self.refuse is not None and (answer := await self.refuse(request)) is not None:

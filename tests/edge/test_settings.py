@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stanch.settings import Settings, SettingsError
@@ -33,7 +35,26 @@ def test_what_is_said_counts() -> None:
     assert found == Settings("ops", ("shop", "lab"), "stanch-0", "127.0.0.1", 0)
 
 
+def test_alerts() -> None:
+    found = Settings.read({})
+    assert (found.alerts_port, found.alerts_token_file, found.alerts_tls_dir, found.alerts_table) == (
+        0, None, None, None,
+    )  # fmt: skip
+    found = Settings.read(
+        {
+            "STANCH_ALERTS_PORT": "9095",
+            "STANCH_ALERTS_TOKEN_FILE": "/etc/stanch/alerts/token",
+            "STANCH_ALERTS_TLS_DIR": "",
+            "STANCH_ALERTS_TABLE": "/etc/stanch/alerts.yaml",
+        }
+    )
+    assert (found.alerts_port, found.alerts_token_file, found.alerts_tls_dir, found.alerts_table) == (
+        9095, Path("/etc/stanch/alerts/token"), None, Path("/etc/stanch/alerts.yaml"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["STANCH_HTTP_PORT", "STANCH_ALERTS_PORT"])
 @pytest.mark.parametrize("text", ["http", "-1", "65536", "8_0", "１"])
-def test_a_port_that_is_none(text: str) -> None:
-    with pytest.raises(SettingsError, match="STANCH_HTTP_PORT"):
-        Settings.read({"STANCH_HTTP_PORT": text})
+def test_a_port_that_is_none(name: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        Settings.read({name: text})

@@ -22,6 +22,19 @@ class PodRef(Model):
     """Its UID. Left out: whichever pod has the name when the incident is first seen."""
 
 
+class AlertRef(Model):
+    """The alert, as Alertmanager knows it."""
+
+    name: Id = ""
+    """Its alertname."""
+    fingerprint: Word
+    """Alertmanager's hash of its labels. Also the label stanch.dev/alert of the incident."""
+    starts_at: Time
+    """When it began to fire."""
+    engine: Id = ""
+    """The engine (rank), where a label of the alert names one. All engines of the pod are asked."""
+
+
 class TriggerSpec(Model):
     """Who or what asked for it."""
 
@@ -29,9 +42,11 @@ class TriggerSpec(Model):
     """Watchdog, Person or Alert."""
     by: Annotated[str, StringConstraints(max_length=253)] = ""
     """Who, as the object's maker says: the operator its identity, stanch remediate the name by which the API
-    server knows its user, an alert its fingerprint. Proof is the API server's audit log."""
+    server knows its user, an alert the receiver that it came through. Proof is the API server's audit log."""
     reason: Text = ""
     """Why, in words."""
+    alert: AlertRef | None = None
+    """The alert that asked for it, where one did."""
 
 
 class LeakIncidentSpec(Model):
@@ -154,6 +169,8 @@ class LeakIncidentStatus(Model):
     """Why the next step does not begin; empty where nothing is in the way."""
     peer_unknown: bool = False
     """It was given back without the proof of a transfer, because no live peer was there."""
+    alert_resolved: Time | None = None
+    """When its alert was resolved, by Alertmanager's word. Nothing begins or ends because of it."""
 
 
 class LeakIncident(Model):

@@ -37,6 +37,8 @@ DISAGG_DEPLOYMENT: Final = Kind("DisaggDeployment", "disaggdeployments", "dd")
 ANNOTATION_INCIDENT: Final = f"{GROUP}/incident"
 # On a LeakIncident: a person lets it act, where the watch's approval is Manual.
 ANNOTATION_APPROVE: Final = f"{GROUP}/approve"
+# On a LeakIncident, a label: the fingerprint of the alert that it was made for.
+LABEL_ALERT: Final = f"{GROUP}/alert"
 # On a LeakWatch: any new value closes its breaker.
 ANNOTATION_RESET_BREAKER: Final = f"{GROUP}/reset-breaker"
 

@@ -19,6 +19,10 @@ from stanch.edge.health import Health
 _WATCH = ("namespace", "watch")
 # From one API write to the start of a large model, which is the slowest step there is.
 _STEP_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+# created: an incident. exists: it had been made before. duplicate: the same alert came moments ago. resolved:
+# recorded on its incident, unknown: there was none. unmapped: its labels name no pod. gone: there is no such
+# pod. failed: the API server did not take it.
+ALERT_RESULTS = ("created", "exists", "duplicate", "resolved", "unknown", "unmapped", "gone", "failed")
 _TURN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -93,6 +97,20 @@ class Families:
             "Requests to the API server; code: HTTP's, or none where no answer came.",
             ("verb", "resource", "code"),
             registry=made,
+        )
+        self.alerts = Counter(
+            "stanch_alerts_received", "Alerts by what came of them.", ("result",), registry=made
+        )
+        for result in ALERT_RESULTS:
+            self.alerts.labels(result)
+        self.alerts_waiting = Gauge(
+            "stanch_alerts_waiting", "Alerts that were taken and not looked at yet.", registry=made
+        )
+        self.alerts_truncated = Counter(
+            "stanch_alerts_truncated", "Alerts that Alertmanager left out (max_alerts).", registry=made
+        )
+        self.alert_requests = Counter(
+            "stanch_alert_requests", "Requests to the receiver of alerts by answer.", ("code",), registry=made
         )
         self.lost = Counter("stanch_log_lines_lost", "Log lines that could not be written.", registry=made)
         made.register(_SignAges(health, monotonic))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stanch.edge.errors import EXIT_UNAVAILABLE
+from stanch.edge.errors import EXIT_UNAVAILABLE, FileError
 from stanch.edge.waking import ended
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def operator(kubeconfig: str | None) -> int:
 
     Of several such processes the one that holds the Lease acts. Logs are JSON, one object a line, on standard
     output. Settings are environment variables: STANCH_NAMESPACE, STANCH_WATCH_NAMESPACES, STANCH_IDENTITY,
-    STANCH_HTTP_HOST, STANCH_HTTP_PORT (see docs/operator.md).
+    STANCH_HTTP_HOST, STANCH_HTTP_PORT, STANCH_ALERTS_PORT and others (see docs/operator.md).
     """
     if sys.version_info < (3, 11):
         click.echo("stanch operator: kopf needs Python 3.11 or later", err=True)
@@ -47,13 +47,14 @@ def operator(kubeconfig: str | None) -> int:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     try:
         asyncio.run(_run(kubeconfig, settings))
-    except (ClusterError, ServeError) as error:
+    except (ClusterError, ServeError, FileError) as error:
         click.echo(f"stanch operator: {error}", err=True)
         return EXIT_UNAVAILABLE
     return 0
 
 
 async def _run(kubeconfig: str | None, settings: Settings) -> None:
+    from stanch.edge.alerts import receiving
     from stanch.edge.cluster import Cluster
     from stanch.edge.handlers import Hearing
     from stanch.edge.journal import Journal
@@ -82,19 +83,21 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
                 cluster, telemetry, clock, lambda: election.leads, news, settings.watch_namespaces
             )
             telemetry.note("info", "started", f"stanch operator {settings.identity}", port=port)
-            with Hearing(supervisor, news, settings.watch_namespaces) as hearing:
-                tasks: list[asyncio.Future[Any]] = [
-                    asyncio.create_task(over.wait()),
-                    asyncio.create_task(telemetry.pulse()),
-                    asyncio.create_task(_act(supervisor, election, telemetry)),
-                ]
-                try:
-                    # Until a signal, or an error of one of them.
-                    done, _ = await asyncio.wait((*tasks, hearing.ended), return_when=asyncio.FIRST_COMPLETED)
-                    for one in done:
-                        one.result()
-                finally:
-                    await ended(*tasks, again=_ENDS_SECONDS)
+            async with receiving(settings, cluster, telemetry, clock) as alerts:
+                with Hearing(supervisor, news, settings.watch_namespaces) as hearing:
+                    tasks: list[asyncio.Future[Any]] = [
+                        asyncio.create_task(over.wait()),
+                        asyncio.create_task(telemetry.pulse()),
+                        asyncio.create_task(_act(supervisor, election, telemetry)),
+                    ]
+                    others = [hearing.ended, *(() if alerts is None else (alerts,))]
+                    try:
+                        # Until a signal, or an error of one of them.
+                        done, _ = await asyncio.wait((*tasks, *others), return_when=asyncio.FIRST_COMPLETED)
+                        for one in done:
+                            one.result()
+                    finally:
+                        await ended(*tasks, again=_ENDS_SECONDS)
             telemetry.note("info", "ended", f"stanch operator {settings.identity}")
 
 

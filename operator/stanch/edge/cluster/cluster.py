@@ -78,6 +78,10 @@ class Cluster:
         """Raises NotFound."""
         return await self._transport.read(Request("get", PODS, namespace, name))
 
+    async def pods_at(self, namespace: str | None, address: str) -> Listing:
+        """Pods whose first IP address is this one."""
+        return await self._list(PODS, namespace, fields=f"status.podIP={address}")
+
     async def endpoint_slices(self, namespace: str | None) -> Listing:
         """Endpoints of Services."""
         return await self._list(ENDPOINT_SLICES, namespace)
@@ -90,9 +94,9 @@ class Cluster:
         """LeakWatches."""
         return await self._list(WATCHES, namespace)
 
-    async def incidents(self, namespace: str | None) -> Listing:
-        """LeakIncidents."""
-        return await self._list(INCIDENTS, namespace)
+    async def incidents(self, namespace: str | None, selector: str = "") -> Listing:
+        """LeakIncidents. selector: of labels."""
+        return await self._list(INCIDENTS, namespace, selector)
 
     async def get(self, ref: ObjectRef, max_age: float = 60.0) -> Object:
         """An owner, a workload or a node, out of a cache where it was read within max_age seconds; that it
@@ -237,8 +241,10 @@ class Cluster:
         processes may share it."""
         return Election(self._transport, self._clock, name, self._own, identity, lease_seconds)
 
-    async def _list(self, resource: Resource, namespace: str | None, selector: str = "") -> Listing:
-        return await list_all(self._transport, self._clock, resource, namespace, selector)
+    async def _list(
+        self, resource: Resource, namespace: str | None, selector: str = "", fields: str = ""
+    ) -> Listing:
+        return await list_all(self._transport, self._clock, resource, namespace, selector, fields)
 
     async def _write_status(
         self, resource: Resource, kind: str, namespace: str, name: str, status: Object, version: str

@@ -32,12 +32,14 @@ async def list_all(
     resource: Resource,
     namespace: str | None,
     selector: str = "",
+    fields: str = "",
 ) -> Listing:
-    """The list as it is now, never out of the server's cache. Raises ClusterError."""
+    """The list as it is now, never out of the server's cache. selector: of labels; fields: of those that
+    the server can select by. Raises ClusterError."""
     for _ in range(_TRIES):
         # What is left of another version, which the server offers then, would be a list of no moment at all.
         with suppress(Expired):
-            return await _pages(transport, clock, resource, namespace, selector)
+            return await _pages(transport, clock, resource, namespace, selector, fields)
     raise Unreachable(f"list {resource.plural}: its pages expired {_TRIES} times before they were read")
 
 
@@ -47,8 +49,11 @@ async def _pages(
     resource: Resource,
     namespace: str | None,
     selector: str,
+    fields: str,
 ) -> Listing:
-    query = {"limit": str(PAGE)} | ({"labelSelector": selector} if selector else {})
+    query = {"limit": str(PAGE)}
+    query |= {"labelSelector": selector} if selector else {}
+    query |= {"fieldSelector": fields} if fields else {}
     items: list[Object] = []
     at = clock()
     while True:
