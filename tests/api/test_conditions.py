@@ -38,6 +38,7 @@ def test_all_is_well() -> None:
         "Leaking": (False, "NoFault"),
         "BudgetStarved": (False, "NothingWaits"),
         "Conflict": (False, "NoConflict"),
+        "RoleUnknown": (False, "EveryRoleKnown"),
     }
 
 

@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints, create_model
 
 from stanch.api.base import SET, Model, Rule, list_map
-from stanch.api.common import (
-    Label,
-    Metadata,
-    Name,
-    Selector,
-)
+from stanch.api.common import Label, Metadata, Name, Operator, Requirement, Selector
+from stanch.api.presets import PRESETS, Preset
 from stanch.api.thresholds import threshold_fields
 from stanch.api.watch_status import LeakWatchStatus, RoleName
 from stanch.core.plan_limits import Approval, Mode, Rung
@@ -57,17 +53,22 @@ class WatchedRole(Model):
     )
 
     name: RoleName
-    """What these engines do: decode, prefill, or both."""
+    """What these engines do: decode, prefill, or both. auto: each by what tells it, see docs/adoption.md."""
     selector: Selector | None = None
     """Their pods, by labels, in the watch's namespace."""
     workload_ref: WorkloadRef | None = None
     """Their pods, by the workload that makes them."""
     container_name: Label | None = None
     """The container that runs the engine. Left out: the only one, or the one whose arguments say so."""
-    ports: Annotated[
-        list[Annotated[int, Field(ge=1, le=65535)]], Field(min_length=1, max_length=64, json_schema_extra=SET)
-    ] = [8000]
-    """The engines' own HTTP ports, one per data-parallel rank that has its own; never a side-car's."""
+    ports: (
+        Annotated[
+            list[Annotated[int, Field(ge=1, le=65535)]],
+            Field(min_length=1, max_length=64, json_schema_extra=SET),
+        ]
+        | None
+    ) = None
+    """The engines' own HTTP ports, one per data-parallel rank that has its own; never a side-car's. Left out:
+    what the engine's argument --port says, else 8000."""
 
 
 if TYPE_CHECKING:
@@ -165,15 +166,63 @@ class WatchedRoles(Model):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "size(self.roles) == 1 || self.roles.all(r, r.name != 'both')",
-            "role both stands alone: its engines prefill and decode, so there are no others to name",
-            lambda spec: len(spec.roles) == 1 or all(role.name is not RoleName.BOTH for role in spec.roles),
+            "has(self.roles) != has(self.preset)",
+            "exactly one of roles and preset must be set",
+            lambda spec: (spec.roles is None) != (spec.preset is None),
+        ),
+        Rule(
+            "!has(self.roles) || size(self.roles) == 1 || "
+            "self.roles.all(r, r.name != 'both' && r.name != 'auto')",
+            "roles both and auto stand alone: their engines are all that there are",
+            lambda spec: (
+                spec.roles is None
+                or len(spec.roles) == 1
+                or all(role.name not in (RoleName.BOTH, RoleName.AUTO) for role in spec.roles)
+            ),
             ".roles",
+        ),
+        Rule(
+            "!has(self.selector) || has(self.preset)",
+            "selector goes with preset; a role has a selector of its own",
+            lambda spec: spec.selector is None or spec.preset is not None,
+            ".selector",
         ),
     )
 
-    roles: Annotated[list[WatchedRole], Field(min_length=1, max_length=3, json_schema_extra=list_map("name"))]
+    roles: (
+        Annotated[list[WatchedRole], Field(min_length=1, max_length=3, json_schema_extra=list_map("name"))]
+        | None
+    ) = None
     """The engines by role. A prefill is best watched together with its decodes, for which it holds blocks."""
+    preset: Preset | None = None
+    """In place of roles: the engines of that project, by the labels that it puts on their pods
+    (docs/adoption.md)."""
+    selector: Selector | None = None
+    """With preset: of its pods only those with these labels too. Left out: all of the namespace."""
+
+    @property
+    def watched(self) -> tuple[WatchedRole, ...]:
+        """The roles, or what the preset stands for."""
+        if self.preset is None:
+            return tuple(self.roles or ())
+        found = PRESETS[self.preset]
+        own = self.selector or Selector()
+        return tuple(
+            WatchedRole(
+                name=RoleName(role),
+                selector=Selector(
+                    match_labels=own.match_labels,
+                    match_expressions=[
+                        *own.match_expressions,
+                        *(Requirement(key=key, operator=Operator.EXISTS) for key in found.beside),
+                        Requirement(key=found.label, operator=Operator.IN, values=list(values)),
+                    ],
+                ),
+                container_name=found.container,
+                ports=None if found.port is None else [found.port],
+            )
+            for role, values in found.roles.items()
+        )
 
 
 class Watching(Model):

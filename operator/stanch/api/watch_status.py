@@ -15,6 +15,7 @@ class RoleName(str, Enum):
     DECODE = "decode"
     PREFILL = "prefill"
     BOTH = "both"
+    AUTO = "auto"
 
 
 class RoleStatus(Model):

@@ -9,6 +9,7 @@ from stanch.core.fleet import Fleet
 from stanch.core.history import Ending, Incident, Ledger
 from stanch.core.plan_limits import Limits, Mode
 from stanch.core.plan_types import Deferral, Plan, Reason
+from stanch.core.sample import Role
 from stanch.core.verdict import State, Verdict
 
 _WELL = (Ending.RESOLVED, Ending.RECOVERED)
@@ -45,6 +46,7 @@ def of_watch(
         _leaking(open_, read),
         _of(made.deferred, "BudgetStarved", _STARVED, "NothingWaits"),
         _of(made.deferred, "Conflict", (Reason.CONFLICT,), "NoConflict"),
+        role_unknown(fleet),
     )
 
 
@@ -112,6 +114,19 @@ def _of(deferred: Iterable[Deferral], name: str, reasons: tuple[Reason, ...], no
         return Said(name, False, none)
     return Said(
         name, True, found[0].reason.value, "; ".join(dict.fromkeys(f.message for f in found[:_SHOWN]))
+    )
+
+
+def role_unknown(fleet: Fleet) -> Said:
+    units = sorted(unit.key for unit in fleet.units if unit.role is Role.UNKNOWN and unit.conflict is None)
+    if not units:
+        return Said("RoleUnknown", False, "EveryRoleKnown")
+    return Said(
+        "RoleUnknown",
+        True,
+        "NothingTells",
+        f"nothing tells whether these prefill or decode, so what shows there stays a suspicion: "
+        f"{_some(units)}; name the roles in spec.roles, or label the pods stanch.dev/role: prefill or decode",
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import aiohttp
 
@@ -61,7 +61,12 @@ class Hearing:
             self._live.look_again(one.target.name for one in asked),
         )
         health = {one.target.name: ok for one, ok in zip(asked, healthy, strict=True)}
-        return {one.target.name: self._heard(one.target.name, health.get(one.target.name)) for one in targets}
+        return {
+            one.target.name: replace(
+                self._heard(one.target.name, health.get(one.target.name)), role=self._live.role(one)
+            )
+            for one in targets
+        }
 
     async def _ask_state(self, watched: Watched) -> None:
         known = self._known.setdefault(watched.target.name, _Known())

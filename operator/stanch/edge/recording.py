@@ -15,6 +15,7 @@ from stanch.core import plan_conditions
 from stanch.core.history import Incident
 from stanch.core.plan_conditions import Said
 from stanch.core.plan_types import Plan, Reason
+from stanch.core.sample import Role
 from stanch.core.verdict import State
 from stanch.edge.cluster import AlreadyExists, Cluster, ClusterError
 from stanch.edge.executor import Note
@@ -53,10 +54,20 @@ def shape(status: LeakWatchStatus) -> object:
     )
 
 
+def _role_names(survey: Survey) -> list[RoleName]:
+    """Those of the watch; for `auto` those that its engines have, and `auto` for what nothing tells."""
+    names = [role.name for role in survey.watch.spec.watched]
+    if RoleName.AUTO not in names:
+        return names
+    found = {unit.role.value for unit in survey.fleet.units}
+    return [one for one in RoleName if one.value in found] + [RoleName.AUTO] * (Role.UNKNOWN.value in found)
+
+
 def _roles(survey: Survey) -> list[RoleStatus]:
     found = []
-    for name in [role.name for role in survey.watch.spec.roles]:
-        units = [unit for unit in survey.fleet.units if unit.role.value == name.value]
+    for name in _role_names(survey):
+        told = Role.UNKNOWN.value if name is RoleName.AUTO else name.value
+        units = [unit for unit in survey.fleet.units if unit.role.value == told]
         verdicts = [
             survey.judged[engine].verdict
             for unit in units

@@ -24,6 +24,7 @@ from stanch.api.names import ANNOTATION_RESET_BREAKER
 from stanch.api.watch import LeakWatch, Source
 from stanch.core.fleet import Fleet
 from stanch.core.policy import Policy
+from stanch.core.sample import Role
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.units_build import Heard, build, desired, living, target_name, with_peers
@@ -86,8 +87,10 @@ def targets(watch: LeakWatch, selection: Selection) -> list[Watched]:
         container = container_named(one.raw, one.container)
         own = _policy(policy, one.arguments.lease_seconds, one.arguments.pin_seconds)
         for port in one.ports:
-            target = _target(target_name(one, port), f"{scheme(container, port)}://{host}:{port}")
-            found.append(Watched(target, one.role, own, watch.metadata.name))
+            role = None if one.role_open else one.role
+            url = f"{scheme(container, port)}://{host}:{port}"
+            target = _target(target_name(one, port), url, role is None)
+            found.append(Watched(target, role, own, watch.metadata.name))
     return found
 
 
@@ -121,9 +124,10 @@ def fleet_of(
     slices: the EndpointSlices of the namespace; None where they could not be read. heard: by the name of the
     target. listed_at: when the list of pods was asked for, Unix seconds. stop: why all action is stopped.
     """
-    active = living(selection.chosen, objects)
+    chosen = [_with_role(one, heard) for one in selection.chosen]
+    active = living(chosen, objects)
     members: dict[str, list[Chosen]] = {}
-    for one in selection.chosen:
+    for one in chosen:
         members.setdefault(one.name if one.group is None else one.group.name, []).append(one)
     open_to = None if slices is None else routed(slices)
     built = [
@@ -132,10 +136,18 @@ def fleet_of(
     return Fleet(
         with_peers(built),
         listed_at,
-        desired(watch, selection.chosen, objects),
+        desired(watch, chosen, objects),
         stop,
         _reset(watch),
     )
+
+
+def _with_role(one: Chosen, heard: Mapping[str, Heard]) -> Chosen:
+    """With the role that its engines tell, where nothing of the pod does and they agree."""
+    if not one.role_open:
+        return one
+    told = {heard[name].role for port in one.ports if (name := target_name(one, port)) in heard}
+    return replace(one, role=told.pop() if len(told) == 1 else Role.UNKNOWN)
 
 
 def _reset(watch: LeakWatch) -> str | None:

@@ -16,11 +16,13 @@ from functools import lru_cache
 from math import isfinite
 
 from stanch.core.policy import DAY
+from stanch.core.sample import Role
 from stanch.edge.units_raw import Object, rows, text, texts
 
 # A script longer than this is not looked through.
 _MOST_CHARS = 65_536
 _DEEPEST = 8
+_SERVE = "vllm serve "
 _VARIABLE = re.compile(r"\$\((\w+)\)|\$\{(\w+)\}|\$(\w+)")
 _SHORT = {
     "-n": "--nnodes",
@@ -45,7 +47,7 @@ class Arguments:
     nodes: --nnodes. ranks, local_ranks: data-parallel ranks in all and in this container; None: not said, or
     not as a number. address: of the data-parallel group's head. grouped: they speak of a data-parallel group,
     in whatever way. lease_seconds, pin_seconds: as kv_connector_extra_config has them; pin_seconds only where
-    it is, or may be, bidirectional. port: --port; None: not said, or not as a number.
+    it is, or may be, bidirectional. port: --port; None: not said, or no port. role: as kv_role tells it; kv_both does not.
     """
 
     vllm: bool = False
@@ -59,6 +61,7 @@ class Arguments:
     lease_seconds: float | None = None
     pin_seconds: float | None = None
     port: int | None = None
+    role: Role | None = None
 
     def spans_pods(self, servers: int) -> bool:
         """Whether other pods belong to the same engine or data-parallel group. servers: how many ranks have
@@ -100,8 +103,23 @@ def _read(raw: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Argum
         pin_seconds=(_seconds(settings.get("decoder_kv_blocks_ttl", ())) or _PIN_SECONDS)
         if bidirectional
         else None,
-        port=_whole(options.get("--port")),
+        port=_port(options.get("--port")),
+        role=_role(settings.get("kv_role", ())),
     )
+
+
+def _port(value: str | None) -> int | None:
+    number = _whole(value)
+    return number if number is not None and 1 <= number <= 65535 else None
+
+
+def _role(values: Sequence[object]) -> Role | None:
+    """None where several connectors say different things."""
+    told = {_ROLES.get(str(one)) for one in values}
+    return told.pop() if len(told) == 1 else None
+
+
+_ROLES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
 
 
 _GROUPED = ("start-rank", "address", "hybrid-lb")
@@ -117,7 +135,9 @@ def _words(raws: Sequence[str], known: Mapping[str, str]) -> Iterator[str]:
         if not any(c.isspace() for c in word) or word.lstrip()[:1] in ("-", "{", "["):
             yield word
         else:
-            yield from _split(word)
+            for inner in _split(word):
+                # A script may hand the whole line to eval, as KServe's templates do.
+                yield from _split(inner) if _SERVE in inner else (inner,)
 
 
 def _split(script: str) -> list[str]:

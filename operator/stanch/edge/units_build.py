@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stanch.api.watch import LeakWatch
+from stanch.api.watch_status import RoleName
 from stanch.core.fleet import Pod, Unit, Way
 from stanch.core.sample import Role
 from stanch.edge.kit import Facts
@@ -38,7 +39,7 @@ class Heard:
     engines: as the verdicts name them, one per rank. running: requests under way, of all its ranks.
     arriving: whether its request counter moved between the last two readings. healthy: whether it answered
     /health, or where that was not asked, gave a page. kit: None where no kit answered. transfer_ids: by which
-    its peers' connectors know its ranks.
+    its peers' connectors know its ranks. role: what it is known to do, by the watch or by what it shows.
     """
 
     engines: tuple[str, ...] = ()
@@ -47,6 +48,7 @@ class Heard:
     healthy: bool | None = None
     kit: Facts | None = None
     transfer_ids: tuple[str, ...] = ()
+    role: Role = Role.UNKNOWN
 
 
 _NOTHING = Heard()
@@ -231,9 +233,10 @@ def desired(watch: LeakWatch, chosen: Sequence[Chosen], objects: Objects) -> dic
     """
     counted: dict[Role, dict[tuple[str, str], int]] = {}
     alone: dict[Role, set[str]] = {}
-    for role in watch.spec.roles:
+    for role in watch.spec.watched:
         ref = None if role.workload_ref is None else ref_of(role.workload_ref)
-        if ref is not None and counts(ref, objects):
+        # Of a role `auto` each pod's own owners are counted below, for the role that it turned out to have.
+        if ref is not None and role.name is not RoleName.AUTO and counts(ref, objects):
             counted.setdefault(Role(role.name.value), {})[_named(ref)] = replicas(objects.get(ref) or {})
     for one in chosen:
         ref = top(one.raw, objects)

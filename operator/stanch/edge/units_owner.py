@@ -64,7 +64,7 @@ def _same(ref: Ref, other: Ref) -> bool:
 
 def workloads(watch: LeakWatch) -> list[Ref]:
     """Those that the watch names."""
-    return [ref_of(role.workload_ref) for role in watch.spec.roles if role.workload_ref is not None]
+    return [ref_of(role.workload_ref) for role in watch.spec.watched if role.workload_ref is not None]
 
 
 def owners_wanted(watch: LeakWatch, pods: Iterable[Object], objects: Objects) -> set[Ref]:

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stanch.api.common import Operator, Selector
+from stanch.api.presets import role_by_label
 from stanch.api.watch import LeakWatch, WatchedRole
+from stanch.api.watch_status import RoleName
 from stanch.core.plan_limits import Mode
 from stanch.core.sample import Role
 from stanch.edge.units_args import Arguments, arguments_of
@@ -15,6 +17,8 @@ from stanch.edge.units_owner import is_owned, ref_of
 from stanch.edge.units_pod import containers, declares, is_finished
 from stanch.edge.units_raw import Object, Objects, name_of, rows, table, text, texts, whole
 
+# vllm serve's own default (vllm/entrypoints/openai/cli_args.py, 0.29.0).
+_PORT = 8000
 _BY_NAME = {
     "LeaderWorkerSet": LWS_NAME,
     "DisaggregatedSet": "disaggregatedset.x-k8s.io/name",
@@ -28,7 +32,7 @@ class Chosen:
     container: the name of the engine's. ports: those at which its engines answer; empty for a member of a
     group that serves none (a headless worker). arguments: what the container's say. group: what it dies
     with, None where it stands alone. conflict: what else selects it, None where nothing does; a pod of two
-    roles of this watch has the role UNKNOWN.
+    roles of this watch has the role UNKNOWN. role_open: nothing of the pod tells its role, the engine may.
     """
 
     raw: Object
@@ -40,6 +44,7 @@ class Chosen:
     arguments: Arguments
     group: Group | None = None
     conflict: str | None = None
+    role_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ def queries(watch: LeakWatch, objects: Objects) -> tuple[str, ...]:
     """Label selectors, at most one per role, as the API takes them, whose lists together hold every pod of
     the watch (and maybe others: `select` decides). "" where only the whole namespace does, as long as a
     workload's selector is not known."""
-    found = {_query(role, objects) for role in watch.spec.roles}
+    found = {_query(role, objects) for role in watch.spec.watched}
     return ("",) if "" in found else tuple(sorted(found))
 
 
@@ -109,7 +114,7 @@ def select(
     rivals = [other for other in others if _is_rival(other, watch)]
     for pod in pods:
         name, uid = name_of(pod), text(pod, "metadata", "uid")
-        roles = [role for role in watch.spec.roles if _means(watch, role, pod, objects)]
+        roles = [role for role in watch.spec.watched if _means(watch, role, pod, objects)]
         if not roles or is_finished(pod):
             continue
         if not name or not uid:
@@ -136,7 +141,7 @@ def _is_rival(other: LeakWatch, watch: LeakWatch) -> bool:
 
 def selects(watch: LeakWatch, pod: Object, objects: Objects) -> bool:
     """Whether the watch means the pod, as far as its owners are known."""
-    return any(_means(watch, role, pod, objects) for role in watch.spec.roles)
+    return any(_means(watch, role, pod, objects) for role in watch.spec.watched)
 
 
 def _means(watch: LeakWatch, role: WatchedRole, pod: Object, objects: Objects) -> bool:
@@ -169,17 +174,26 @@ def _choose(pod: Object, name: str, uid: str, roles: Sequence[WatchedRole]) -> C
     if isinstance(container, str):
         return Refused(name, container)
     arguments = arguments_of(container)
-    ports = tuple(roles[0].ports)
+    ports = tuple(roles[0].ports or (arguments.port or _PORT,))
     found = group(pod) or parallel_group(pod, arguments, len(ports))
     leads = found is None or found.lead
     if arguments.headless or not (leads or any(declares(container, port) for port in ports)):
         # Others than the leader may serve too, as data-parallel ranks do; then their manifest says so.
         ports = ()
-    role, conflict = Role(roles[0].name.value), None
+    role, conflict = _role(roles[0], pod, arguments), None
     if len(roles) > 1:
         conflict = " and ".join(f"role {one.name.value} of the same watch" for one in roles[1:])
         role = Role.UNKNOWN
-    return Chosen(pod, name, uid, role, text(container, "name"), ports, arguments, found, conflict)
+    open_ = role is Role.UNKNOWN and conflict is None
+    return Chosen(pod, name, uid, role, text(container, "name"), ports, arguments, found, conflict, open_)
+
+
+def _role(role: WatchedRole, pod: Object, arguments: Arguments) -> Role:
+    """Of a role `auto`: what the pod's labels say, else its arguments; UNKNOWN where neither does."""
+    if role.name is not RoleName.AUTO:
+        return Role(role.name.value)
+    said = role_by_label(table(pod, "metadata", "labels"))
+    return (arguments.role or Role.UNKNOWN) if said is None else Role(said)
 
 
 def _container(pod: Object, role: WatchedRole) -> Object | str:
@@ -197,7 +211,8 @@ def _container(pod: Object, role: WatchedRole) -> Object | str:
     listening = [
         one
         for one in speaking or every
-        if any(whole(port, "containerPort") in role.ports for port in rows(one, "ports"))
+        # Without ports of the watch's own this says nothing: a side-car takes the engine's usual one.
+        if any(whole(port, "containerPort") in (role.ports or ()) for port in rows(one, "ports"))
     ]
     if len(listening) == 1:
         return listening[0]
