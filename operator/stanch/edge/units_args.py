@@ -47,7 +47,7 @@ class Arguments:
     nodes: --nnodes. ranks, local_ranks: data-parallel ranks in all and in this container; None: not said, or
     not as a number. address: of the data-parallel group's head. grouped: they speak of a data-parallel group,
     in whatever way. lease_seconds, pin_seconds: as kv_connector_extra_config has them; pin_seconds only where
-    it is, or may be, bidirectional. port: --port; None: not said, or no port. role: as kv_role tells it, which
+    it is, or may be, bidirectional. port: --port; None: not said, or no port. role: as kv_role tells it;
     kv_both does not.
     """
 
