@@ -225,13 +225,13 @@ def test_the_watch_is_the_given_one_with_both_roles() -> None:
     }
     of = deployment(decode={"engine": {"port": 9000}}, watch=watch)
     made = LeakWatch.model_validate(one(rendered(of), "LeakWatch", "shop"))
-    assert {role.name.value: (role.container_name, role.ports) for role in made.spec.roles} == {
+    assert {role.name.value: (role.container_name, role.ports) for role in made.spec.watched} == {
         "prefill": ("vllm", [8000]),
         "decode": ("vllm", [9000]),
     }
     for field in type(of.spec.watch).model_fields:
         assert getattr(made.spec, field) == getattr(of.spec.watch, field)
-    for role in made.spec.roles:
+    for role in made.spec.watched:
         labels = one(rendered(of), "Deployment", f"shop-{role.name.value}")["spec"]["template"]["metadata"]
         assert role.selector is not None
         assert role.selector.match_labels.items() <= labels["labels"].items()
