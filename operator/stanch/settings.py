@@ -28,6 +28,12 @@ class Settings:
     watch_namespaces: those whose LeakWatches count; empty for all (STANCH_WATCH_NAMESPACES, with commas).
     identity: this process among those that stand for election (STANCH_IDENTITY, else the host's name and a
     random part: two processes of one name would both believe that they lead).
+    kit_image, kit_pull_policy: of the kit's init container (STANCH_KIT_IMAGE, STANCH_KIT_PULL_POLICY);
+    without an image no kit is put into any pod.
+    webhook_port: of the webhook that puts it in, 0 for none (STANCH_WEBHOOK_PORT). webhook_directory: with
+    its tls.crt and tls.key; None: it makes its own (STANCH_WEBHOOK_CERT_DIR), of webhook_seconds each
+    (STANCH_WEBHOOK_CERT_SECONDS). webhook_config, webhook_service: names of its
+    MutatingWebhookConfiguration and its Service (STANCH_WEBHOOK_CONFIG, STANCH_WEBHOOK_SERVICE).
     host, port: of /metrics, /healthz and /readyz (STANCH_HTTP_HOST, STANCH_HTTP_PORT; port 0: a free one).
     alerts_port: on that host, for Alertmanager; 0: no alerts are taken (STANCH_ALERTS_PORT).
     alerts_token_file: with the bearer token (STANCH_ALERTS_TOKEN_FILE). alerts_tls_dir: with tls.crt and
@@ -44,6 +50,13 @@ class Settings:
     alerts_token_file: Path | None = None
     alerts_tls_dir: Path | None = None
     alerts_table: Path | None = None
+    kit_image: str = ""
+    kit_pull_policy: str = "IfNotPresent"
+    webhook_port: int = 0
+    webhook_directory: Path | None = None
+    webhook_seconds: int = 7 * 86400
+    webhook_config: str = "stanch"
+    webhook_service: str = "stanch-webhook"
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -61,6 +74,13 @@ class Settings:
             alerts_token_file=_path(found, "STANCH_ALERTS_TOKEN_FILE"),
             alerts_tls_dir=_path(found, "STANCH_ALERTS_TLS_DIR"),
             alerts_table=_path(found, "STANCH_ALERTS_TABLE"),
+            kit_image=found.get("STANCH_KIT_IMAGE") or default.kit_image,
+            kit_pull_policy=_pull_policy(found.get("STANCH_KIT_PULL_POLICY") or default.kit_pull_policy),
+            webhook_port=_port(found, "STANCH_WEBHOOK_PORT", default.webhook_port, "none"),
+            webhook_directory=_path(found, "STANCH_WEBHOOK_CERT_DIR"),
+            webhook_seconds=_lifetime(found.get("STANCH_WEBHOOK_CERT_SECONDS"), default.webhook_seconds),
+            webhook_config=found.get("STANCH_WEBHOOK_CONFIG") or default.webhook_config,
+            webhook_service=found.get("STANCH_WEBHOOK_SERVICE") or default.webhook_service,
         )
 
 
@@ -69,6 +89,19 @@ def _port(found: Mapping[str, str], name: str, default: int, zero: str) -> int:
     text = found.get(name) or str(default)
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
         raise SettingsError(f"{name} is {text!r}: a port is a number from 0 ({zero}) to 65535")
+    return int(text)
+
+
+def _pull_policy(text: str) -> str:
+    if text not in ("Always", "IfNotPresent", "Never"):
+        raise SettingsError(f"STANCH_KIT_PULL_POLICY is {text!r}: it is Always, IfNotPresent or Never")
+    return text
+
+
+def _lifetime(text: str | None, default: int) -> int:
+    text = text or str(default)
+    if not (text.isascii() and text.isdigit() and 60 <= int(text) <= 366 * 86400):
+        raise SettingsError(f"STANCH_WEBHOOK_CERT_SECONDS is {text!r}: seconds, from 60 to 31622400")
     return int(text)
 
 

@@ -135,6 +135,7 @@ class TestRights:
             ("v1 secrets", "stanch-stop", ""),
             ("coordination.k8s.io/v1 leases", "stanch", "get create update"),
             ("coordination.k8s.io/v1 leases", "another", "create"),
+            ("admissionregistration.k8s.io/v1 mutatingwebhookconfigurations", "stanch", "get patch"),
         ],
     )
     def test_in_its_own_namespace(self, caller: Caller, resource: str, name: str, allowed: str) -> None:
@@ -168,6 +169,9 @@ class TestRights:
             version, _, resource = key.partition(" ")
             group = version.rpartition("/")[0]
             expected |= {(group, resource, verb) for verb in verbs.split()}
+        # Of that one only which is named stanch.
+        own = ("admissionregistration.k8s.io", "mutatingwebhookconfigurations")
+        expected |= {(*own, verb) for verb in ("get", "patch")}
         everybodys = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
         assert {one for one in found if one[1] not in everybodys} == expected
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from stanch.api.names import ANNOTATION_KIT
 from stanch.core.fleet import Capability
 from stanch.edge.render.kit import Injected, KitOptions, inject, remove
-from stanch.edge.render.kit_undo import ANNOTATION_KIT
 from stanch.edge.units_pod import capability
 from stanch_connector.contract import DEFAULT_ANNOTATIONS, ROUTE_READY
 from stanch_connector.install.names import MIDDLEWARE

@@ -18,6 +18,41 @@ def test_defaults() -> None:
     )  # fmt: skip
 
 
+def test_the_webhook_and_the_kit() -> None:
+    found = Settings.read({})
+    assert (found.kit_image, found.kit_pull_policy, found.webhook_port) == ("", "IfNotPresent", 0)
+    assert (found.webhook_config, found.webhook_service) == ("stanch", "stanch-webhook")
+    assert (found.webhook_directory, found.webhook_seconds) == (None, 7 * 86400)
+    found = Settings.read(
+        {
+            "STANCH_KIT_IMAGE": "example.test/stanch:1",
+            "STANCH_KIT_PULL_POLICY": "Always",
+            "STANCH_WEBHOOK_PORT": "9443",
+            "STANCH_WEBHOOK_CERT_DIR": "/certs",
+            "STANCH_WEBHOOK_CERT_SECONDS": "60",
+            "STANCH_WEBHOOK_CONFIG": "other",
+            "STANCH_WEBHOOK_SERVICE": "svc",
+        }
+    )
+    assert (found.kit_image, found.kit_pull_policy) == ("example.test/stanch:1", "Always")
+    assert (found.webhook_port, found.webhook_directory, found.webhook_seconds) == (9443, Path("/certs"), 60)
+    assert (found.webhook_config, found.webhook_service) == ("other", "svc")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STANCH_WEBHOOK_PORT", "https"),
+        ("STANCH_KIT_PULL_POLICY", "always"),
+        ("STANCH_WEBHOOK_CERT_SECONDS", "59"),
+        ("STANCH_WEBHOOK_CERT_SECONDS", "7d"),
+    ],
+)
+def test_what_makes_no_sense_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        Settings.read({name: value})
+
+
 def test_two_processes_of_one_host_are_told_apart() -> None:
     assert Settings.read({}).identity != Settings.read({}).identity
 

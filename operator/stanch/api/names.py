@@ -45,3 +45,13 @@ ANNOTATION_RESET_BREAKER: Final = f"{GROUP}/reset-breaker"
 # In the operator's namespace: data.stop "true" stops all action.
 STOP_CONFIG_MAP: Final = "stanch-stop"
 STOP_KEY: Final = "stop"
+
+# On a pod (so on a workload's pod template): the kit is to be put into it when it is made.
+LABEL_INJECT: Final = f"{GROUP}/inject"
+INJECT_ENABLED: Final = "enabled"
+# Which container is the engine, where that cannot be told; mode of the fixed connector, where that is wanted.
+ANNOTATION_INJECT_CONTAINER: Final = f"{GROUP}/inject-container"
+ANNOTATION_INJECT_PATCH: Final = f"{GROUP}/inject-connector-patch"
+# What the webhook leaves on a pod: how to take the kit out again; or why it is not in.
+ANNOTATION_KIT: Final = f"{GROUP}/kit"
+ANNOTATION_NOT_INJECTED: Final = f"{GROUP}/not-injected"

@@ -112,6 +112,12 @@ class Families:
         self.alert_requests = Counter(
             "stanch_alert_requests", "Requests to the receiver of alerts by answer.", ("code",), registry=made
         )
+        self.reviews = Counter(
+            "stanch_webhook_reviews",
+            "New pods that the webhook was asked about.",
+            ("outcome",),
+            registry=made,
+        )
         self.lost = Counter("stanch_log_lines_lost", "Log lines that could not be written.", registry=made)
         made.register(_SignAges(health, monotonic))
 

@@ -6,6 +6,8 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,8 +31,8 @@ def operator(kubeconfig: str | None) -> int:
     """Watch the engines that LeakWatches name, and repair them as far as these allow.
 
     Of several such processes the one that holds the Lease acts. Logs are JSON, one object a line, on standard
-    output. Settings are environment variables: STANCH_NAMESPACE, STANCH_WATCH_NAMESPACES, STANCH_IDENTITY,
-    STANCH_HTTP_HOST, STANCH_HTTP_PORT, STANCH_ALERTS_PORT and others (see docs/operator.md).
+    output. Settings are environment variables, all of them in docs/operator.md: STANCH_NAMESPACE,
+    STANCH_WATCH_NAMESPACES, STANCH_IDENTITY, STANCH_HTTP_HOST, STANCH_HTTP_PORT, STANCH_ALERTS_PORT and more.
     """
     if sys.version_info < (3, 11):
         click.echo("stanch operator: kopf needs Python 3.11 or later", err=True)
@@ -63,6 +65,7 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
     from stanch.edge.supervisor import Supervisor
     from stanch.edge.telemetry import Telemetry
     from stanch.edge.telemetry_server import serving
+    from stanch.edge.webhook_part import webhook
 
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -77,7 +80,13 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
         on_call=telemetry.call,
     )
     with serving(telemetry, settings.host, settings.port) as port:
-        async with cluster, cluster.election("stanch", settings.identity) as election:
+        async with cluster, AsyncExitStack() as stack:
+            beside: list[Callable[[], Coroutine[Any, Any, None]]] = [telemetry.pulse]
+            if settings.webhook_port:
+                # Before the election, and whether it is won or not: every replica puts the kit in.
+                part = webhook(settings, cluster, telemetry, clock)
+                beside.append(await stack.enter_async_context(part))
+            election = await stack.enter_async_context(cluster.election("stanch", settings.identity))
             news = News()
             supervisor = Supervisor(
                 cluster, telemetry, clock, lambda: election.leads, news, settings.watch_namespaces
@@ -87,7 +96,7 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
                 with Hearing(supervisor, news, settings.watch_namespaces) as hearing:
                     tasks: list[asyncio.Future[Any]] = [
                         asyncio.create_task(over.wait()),
-                        asyncio.create_task(telemetry.pulse()),
+                        *(asyncio.create_task(one()) for one in beside),
                         asyncio.create_task(_act(supervisor, election, telemetry)),
                     ]
                     others = [hearing.ended, *(() if alerts is None else (alerts,))]

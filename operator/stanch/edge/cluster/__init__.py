@@ -30,6 +30,7 @@ from stanch.edge.cluster.errors import (
 from stanch.edge.cluster.listing import Listing
 from stanch.edge.cluster.refs import INCIDENTS, PODS, WATCHES, ObjectRef, Resource
 from stanch.edge.cluster.transport import Call
+from stanch.edge.cluster.webhooks import WebhookConfiguration
 
 __all__ = [
     "INCIDENTS",
@@ -49,4 +50,5 @@ __all__ = [
     "Refused",
     "Resource",
     "Unreachable",
+    "WebhookConfiguration",
 ]

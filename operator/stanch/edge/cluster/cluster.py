@@ -28,6 +28,7 @@ from stanch.edge.cluster.refs import (
     Resource,
 )
 from stanch.edge.cluster.transport import Call, Transport
+from stanch.edge.cluster.webhooks import WebhookConfiguration
 
 _MOST_LOG_BYTES = 256 * 1024
 MERGE_PATCH = "application/merge-patch+json"
@@ -240,6 +241,10 @@ class Cluster:
         """Takes part in the election by the Lease of this name in the operator's namespace. identity: no two
         processes may share it."""
         return Election(self._transport, self._clock, name, self._own, identity, lease_seconds)
+
+    def webhook_configuration(self, name: str) -> WebhookConfiguration:
+        """The MutatingWebhookConfiguration of this name."""
+        return WebhookConfiguration(self._transport, name)
 
     async def _list(
         self, resource: Resource, namespace: str | None, selector: str = "", fields: str = ""

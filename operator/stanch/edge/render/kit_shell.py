@@ -31,6 +31,13 @@ class Word:
 
 def words_of(script: str) -> list[Word]:
     """Raises ShellError."""
+    try:
+        return _words_of(script)
+    except RecursionError:
+        raise ShellError("it is nested too deeply") from None
+
+
+def _words_of(script: str) -> list[Word]:
     found: list[Word] = []
     at = command = 0
     while at < len(script):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any
 
+from stanch.api.names import ANNOTATION_KIT
 from stanch.edge.units_raw import annotation
 
 Object = dict[str, Any]
-ANNOTATION_KIT: Final = "stanch.dev/kit"
 
 
 @dataclass(slots=True)

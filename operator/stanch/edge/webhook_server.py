@@ -1,0 +1,70 @@
+"""The webhook's port: TLS, bounded in size and time, and away from the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from aiohttp import web
+
+from stanch.edge.telemetry_server import ServeError
+from stanch.edge.webhook import Answer, NoReviewError
+from stanch.edge.webhook_tls import Tls
+
+PATH: Final = "/inject/v1"
+# A pod has at most 1.5 MB in the API server's store (etcd's own limit), and comes once in a review.
+_MOST_BYTES: Final = 2 * 1024 * 1024
+# The API server waits 2 s for the whole answer.
+_BODY_SECONDS: Final = 2.0
+_HANDSHAKE_SECONDS: Final = 5.0
+_AT_ONCE: Final = 2
+
+Answering = Callable[[bytes], Answer]
+
+
+@asynccontextmanager
+async def serving_webhook(
+    tls: Tls, host: str, port: int, answering: Answering, told: Callable[[Answer | None], None]
+) -> AsyncIterator[int]:
+    """While this lasts, reviews are answered; the port, which is a free one for 0. Raises ServeError.
+
+    told: of every answer; None where the body was no review.
+    """
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def review(request: web.Request) -> web.Response:
+        try:
+            body = await asyncio.wait_for(request.read(), _BODY_SECONDS)
+        except asyncio.TimeoutError:
+            return web.Response(status=408, text="the body did not come in time\n")
+        try:
+            # In a thread: a large pod must not hold up the loop that renews cordons.
+            async with room:
+                answer = await asyncio.to_thread(answering, body)
+        except NoReviewError as error:
+            told(None)
+            return web.Response(status=400, text=f"{error}\n")
+        told(answer)
+        return web.Response(body=answer.body, content_type="application/json")
+
+    application = web.Application(client_max_size=_MOST_BYTES)
+    application.router.add_post(PATH, review)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=_BODY_SECONDS)
+    await runner.setup()
+    try:
+        assert runner.server is not None
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                runner.server, host, port, ssl=tls.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS
+            )
+        except OSError as error:
+            why = error.strerror or error
+            raise ServeError(f"the webhook cannot be served on {host} port {port}: {why}") from None
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+    finally:
+        await runner.cleanup()
