@@ -32,7 +32,7 @@ from bench.operator_tables import cordon_table, cost_table, growth_table, idle_t
 from bench.scrape import machine, process
 from tests.bed import build, manifests
 from tests.bed.cluster import Access, Cluster, wait_for
-from tests.cluster.installed import CRDS, MANIFESTS, Installed
+from tests.cluster.installed import CRDS, Installed, account_and_rights
 
 INSIDE = "STANCH_BENCH_INSIDE"
 PREFILLS = 8
@@ -65,7 +65,7 @@ class Bench:
         kubectl = self.cluster.kubectl
         kubectl("apply", "--server-side", "-f", str(CRDS))
         kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
-        kubectl("apply", "-f", str(MANIFESTS))
+        kubectl("apply", "-f", "-", stdin=account_and_rights())
         kubectl("create", "namespace", NAMESPACE)
         kubectl("create", "serviceaccount", "default", f"--namespace={NAMESPACE}")
         self.cluster.apply(watch(self.options), namespace=NAMESPACE)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from stanch.api import chart
 from stanch.api.document import kinds_md
 from stanch.api.generate import files
 from stanch.core.phases import TRANSITIONS, Event, Phase
@@ -51,16 +52,22 @@ def policy() -> str:
     return as_yaml(Policy())
 
 
+def install_md() -> str:
+    """The page as it is, with the table of the chart's values made anew."""
+    return chart.with_table((TOP / "docs/install.md").read_text(encoding="utf-8"))
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "docs/states.md": states,
     "docs/policy.yaml": policy,
     "docs/kinds.md": kinds_md,
+    "docs/install.md": install_md,
 }
 
 
 def generated() -> dict[str, str]:
     """All generated files, by their place in the repository."""
-    return {name: make() for name, make in GENERATED.items()} | files()
+    return {name: make() for name, make in GENERATED.items()} | files() | chart.files()
 
 
 def main(arguments: list[str]) -> int:
@@ -68,6 +75,7 @@ def main(arguments: list[str]) -> int:
     for name, text in generated().items():
         path = TOP / name
         if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
             drifted.append(name)

@@ -94,6 +94,7 @@ def _build(_: Place, __: Sequence[str]) -> int:
     print(build.kube().programs)
     print(build.oldest())
     print(build.lws())
+    print(build.helm())
     return 0
 
 

@@ -1,26 +1,39 @@
-"""Stanch's kinds, account, rights and admission policy on the cluster, as people install them."""
+"""Stanch's kinds, account, rights and admission policy on the cluster, as the chart has them.
+
+All but the operator itself, which runs beside the cluster here; test_helm.py installs the whole.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
-
-import yaml
 
 from stanch.edge.cluster import Cluster as Ours
 from tests.bed.cluster import Cluster, Object
 from tests.bed.config import kubeconfig
+from tests.bed.helm import template
 
 TOP = Path(__file__).parents[2]
 CRDS = TOP / "crds"
-MANIFESTS = TOP / "charts/stanch/templates"
 T = TypeVar("T")
 NAMESPACE = "stanch-system"
 ACCOUNT = "stanch"
+# Who the operator is and what it may do.
+_RIGHTS = ("serviceaccount", "clusterrole", "role", "people", "validatingadmissionpolicy")
+
+
+@cache
+def account_and_rights() -> str:
+    """The namespace, the account, its rights and the admission policy, as a List for `kubectl apply -f -`."""
+    place: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    items = [place, *template(only=[f"{name}.yaml" for name in _RIGHTS], namespace=NAMESPACE)]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
 
 
 @dataclass(frozen=True)
@@ -48,7 +61,7 @@ def installed(cluster: Cluster, directory: Path) -> Iterator[Installed]:
     Lease, because the end of a namespace takes 5 s. directory: for the authority's certificate."""
     cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
-    cluster.kubectl("apply", "-f", str(MANIFESTS))
+    cluster.kubectl("apply", "-f", "-", stdin=account_and_rights())
     try:
         address, authority = cluster.server()
         file = None
@@ -58,7 +71,8 @@ def installed(cluster: Cluster, directory: Path) -> Iterator[Installed]:
         yield Installed(cluster, address, file)
     finally:
         if cluster.bed is None:
-            cluster.kubectl("delete", "--ignore-not-found", "-f", str(MANIFESTS), "-f", str(CRDS))
+            cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=account_and_rights())
+            cluster.kubectl("delete", "--ignore-not-found", "-f", str(CRDS))
         else:
             cluster.kubectl("delete", "leakwatches,leakincidents", "--all", "--all-namespaces")
             cluster.kubectl("delete", "leases", "--all", f"--namespace={NAMESPACE}")
@@ -66,11 +80,10 @@ def installed(cluster: Cluster, directory: Path) -> Iterator[Installed]:
 
 def rights_in(namespace: str) -> list[Object]:
     """What the operator may do in its own namespace, for one whose own namespace is that."""
-    made = []
-    for name in ("role", "rolebinding"):
-        one: Object = yaml.safe_load((MANIFESTS / f"{name}.yaml").read_text())
-        one["metadata"]["namespace"] = namespace
-        made.append(one)
+    made = template(only=["role.yaml"], namespace=namespace)
+    for one in made:
+        for subject in one.get("subjects", ()):
+            subject["namespace"] = NAMESPACE
     return made
 
 

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.bed import cluster as bed
 from tests.bed.cluster import Namespace
 from tests.cluster.caller import METHODS, Caller
-from tests.cluster.installed import MANIFESTS, NAMESPACE, Installed
+from tests.cluster.installed import NAMESPACE, Installed
 
 pytestmark = pytest.mark.cluster
 
@@ -174,12 +173,3 @@ class TestRights:
         expected |= {(*own, verb) for verb in ("get", "patch")}
         everybodys = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
         assert {one for one in found if one[1] not in everybodys} == expected
-
-
-def test_the_manifests_are_plain_and_say_whose_they_are() -> None:
-    paths = sorted(MANIFESTS.glob("*.yaml"))
-    assert paths
-    for path in paths:
-        found = yaml.safe_load(path.read_text())
-        assert found["kind"].lower() == path.stem, "one object a file, named by its kind"
-        assert found["metadata"]["labels"]["app.kubernetes.io/name"] == "stanch"

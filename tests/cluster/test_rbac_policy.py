@@ -16,7 +16,7 @@ from tests.bed import cluster as bed
 from tests.bed.cluster import Namespace, wait_for
 from tests.bed.oldest import OldestApi
 from tests.cluster.caller import Caller
-from tests.cluster.installed import ACCOUNT, MANIFESTS, NAMESPACE, Installed, idle_pod
+from tests.cluster.installed import ACCOUNT, NAMESPACE, Installed, account_and_rights, idle_pod
 
 pytestmark = pytest.mark.cluster
 
@@ -95,7 +95,7 @@ def _on_the_bed(cluster: bed.Cluster, stanch: Installed) -> Iterator[Patched]:
 def _on_the_oldest(directory: Path) -> Iterator[Patched]:
     """No controller runs there that would make accounts and their tokens."""
     with OldestApi(directory) as api:
-        done = api.kubectl("apply", "-f", str(MANIFESTS))
+        done = api.kubectl("apply", "-f", "-", stdin=account_and_rights())
         assert done.returncode == 0, done.stderr
         wait_for("an account", lambda: api.kubectl("create", "sa", "default").returncode == 0)
         done = api.kubectl("create", "-f", "-", stdin=json.dumps(the_pod()))

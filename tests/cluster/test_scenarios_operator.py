@@ -10,7 +10,7 @@ import pytest
 
 from tests.bed import manifests
 from tests.bed.cluster import Namespace, wait_for
-from tests.cluster.installed import CRDS, MANIFESTS, Installed, rights_in
+from tests.cluster.installed import CRDS, Installed, account_and_rights, rights_in
 from tests.cluster.operators import Operator, operating
 from tests.cluster.scenes import PATIENCE_S, RESTART, Scene, outcome, steps
 from tests.cluster.together import Operated, Played, scenario
@@ -128,13 +128,13 @@ def test_uninstalled_in_the_middle_of_a_repair(played: Played, alone: Scene, sta
     alone.engines().watch(remediation=RESTART).until_watching()
     alone.draining("d0")
     alone.operator.stop()
-    files = ("-f", str(MANIFESTS), "-f", str(CRDS))
     try:
         # Nothing hangs: there are no finalizers.
-        stanch.cluster.kubectl("delete", "--timeout=60s", *files)
+        stanch.cluster.kubectl("delete", "--timeout=60s", "-f", "-", stdin=account_and_rights())
+        stanch.cluster.kubectl("delete", "--timeout=60s", "-f", str(CRDS))
         wait_for("d0 ready again", lambda: alone.ready("d0"), PATIENCE_S)
         assert alone.restarts("d0") == 0
     finally:
         stanch.cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
         stanch.cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", str(CRDS))
-        stanch.cluster.kubectl("apply", "-f", str(MANIFESTS))
+        stanch.cluster.kubectl("apply", "-f", "-", stdin=account_and_rights())

@@ -13,7 +13,7 @@ from stanch.edge.units_raw import rows, text, texts
 
 def permissions(account: str, absent: Sequence[Permission], excess: Sequence[Permission]) -> list[Finding]:
     """absent: what the account needs and may not, by resource; excess: what it may and never needs."""
-    todo = "apply charts/stanch/templates"
+    todo = "helm upgrade with rbac.create true (docs/install.md)"
     found: list[Finding] = []
     for what, verbs in _by_resource(absent).items():
         said = f"{account} may not {', '.join(verbs)} {what}"
@@ -51,7 +51,7 @@ def policy(account: str | None, found: Object | None, binding: Object | None) ->
         "policy",
         Mark.WARN,
         f"there is no {', no '.join(lacks)}: whoever has the operator's token may replace a pod's image",
-        "apply both of charts/stanch/templates, as they name the operator's account",
+        "helm upgrade with admissionPolicy.enabled true (docs/install.md)",
     )
 
 

@@ -49,13 +49,18 @@ def _lift(action: Action, pod: Precondition, draining: bool) -> Annotations:
     """The cordon goes at once. A drain ends by a command, and as long as it lasts the lock stays, so that
     whoever looks next takes off the rest."""
     if draining and pod.boot_id is not None:
-        undrain = _command(f"{action.key}-undrain", "undrain", pod.boot_id, _UNDRAIN_SECONDS, {})
-        return {contract.ANNOTATION_CORDON: None, contract.ANNOTATION_COMMAND: undrain}
+        command = undrain(f"{action.key}-undrain", pod.boot_id)
+        return {contract.ANNOTATION_CORDON: None, contract.ANNOTATION_COMMAND: command}
     return {
         contract.ANNOTATION_CORDON: None,
         contract.ANNOTATION_COMMAND: None,
         ANNOTATION_INCIDENT: None,
     }
+
+
+def undrain(name: str, boot_id: str) -> str:
+    """The command that ends a drain of this process."""
+    return _command(name, "undrain", boot_id, _UNDRAIN_SECONDS, {})
 
 
 def _command(

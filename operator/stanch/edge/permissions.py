@@ -1,6 +1,6 @@
 """What the operator's account must be allowed to do, and what it must not. Pure.
 
-The ClusterRole and the Role in charts/stanch/templates grant exactly this (a test compares them).
+charts/stanch/files/rights, of which the chart's roles are made, grant exactly this (a test compares them).
 """
 
 from __future__ import annotations

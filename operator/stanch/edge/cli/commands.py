@@ -16,6 +16,7 @@ from stanch.edge.cli.check import check
 from stanch.edge.cli.demo import demo
 from stanch.edge.cli.doctor import doctor
 from stanch.edge.cli.incidents import incidents
+from stanch.edge.cli.lift import lift
 from stanch.edge.cli.listing import requests
 from stanch.edge.cli.operator import operator
 from stanch.edge.cli.plan import plan
@@ -58,6 +59,7 @@ _COMMANDS = (
     plan,
     doctor,
     operator,
+    lift,
 )
 for _command in _COMMANDS:
     stanch.add_command(_command)

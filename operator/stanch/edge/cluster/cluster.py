@@ -11,6 +11,7 @@ from stanch.edge.cluster import evict, stop
 from stanch.edge.cluster.election import LEASE_SECONDS, Election
 from stanch.edge.cluster.errors import ClusterError, Conflict, Invalid, NotFound, Object, Refused
 from stanch.edge.cluster.events import Events, Key, Told
+from stanch.edge.cluster.hold import hold
 from stanch.edge.cluster.listing import Listing, list_all
 from stanch.edge.cluster.objects import Objects
 from stanch.edge.cluster.refs import (
@@ -245,6 +246,11 @@ class Cluster:
     def webhook_configuration(self, name: str) -> WebhookConfiguration:
         """The MutatingWebhookConfiguration of this name."""
         return WebhookConfiguration(self._transport, name)
+
+    async def hold(self, name: str, identity: str, seconds: float) -> float:
+        """Take the Lease of this name in the operator's namespace for so many seconds, whoever has it, so
+        that no operator acts; for how many seconds from now the one that had it still may."""
+        return await hold(self._transport, self._clock, name, self._own, identity, seconds)
 
     async def _list(
         self, resource: Resource, namespace: str | None, selector: str = "", fields: str = ""
