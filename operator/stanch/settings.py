@@ -39,6 +39,7 @@ class Settings:
     alerts_token_file: with the bearer token (STANCH_ALERTS_TOKEN_FILE). alerts_tls_dir: with tls.crt and
     tls.key, and ca.crt for mutual TLS (STANCH_ALERTS_TLS_DIR). alerts_table: which labels name a pod
     (STANCH_ALERTS_TABLE); None: the table of docs/alerts.md.
+    api_keys_dir: with the engines' --api-key by namespace (STANCH_API_KEYS_DIR).
     """
 
     namespace: str = _DEFAULT_NAMESPACE
@@ -57,6 +58,7 @@ class Settings:
     webhook_seconds: int = 7 * 86400
     webhook_config: str = "stanch"
     webhook_service: str = "stanch-webhook"
+    api_keys_dir: Path | None = None
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -81,6 +83,7 @@ class Settings:
             webhook_seconds=_lifetime(found.get("STANCH_WEBHOOK_CERT_SECONDS"), default.webhook_seconds),
             webhook_config=found.get("STANCH_WEBHOOK_CONFIG") or default.webhook_config,
             webhook_service=found.get("STANCH_WEBHOOK_SERVICE") or default.webhook_service,
+            api_keys_dir=_path(found, "STANCH_API_KEYS_DIR"),
         )
 
 

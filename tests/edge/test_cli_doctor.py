@@ -195,11 +195,11 @@ def test_the_kit(said: Facts | KitError, mark: Mark, words: str) -> None:
 
 def test_an_engine_that_wants_a_key() -> None:
     (said,) = diagnosis_access.key("shop/d0", True)
-    assert (said.mark, "--api-key" in said.says, "--api-key" in said.todo) == (Mark.FAIL, True, True)
+    assert (said.mark, "--api-key" in said.says, "apiKeys" in said.todo) == (Mark.FAIL, True, True)
     assert diagnosis_access.key("shop/d0", False) == []
 
 
-def examined(directory: Path, *, kit: bool, locked: bool) -> list[Finding]:
+def examined(directory: Path, *, kit: bool, locked: bool, key: str | None = None) -> list[Finding]:
     """Of a watch over one pod, by HTTP, as doctor has it. locked: it was started with --api-key."""
 
     async def whole() -> list[Finding]:
@@ -212,7 +212,7 @@ def examined(directory: Path, *, kit: bool, locked: bool) -> list[Finding]:
             small.watch()
             found = LeakWatch.model_validate(small.objects["leakwatches", "shop"])
             async with Cluster(small.config, own_namespace="stanch-system") as cluster:
-                return await examination.of_watch(cluster, found)
+                return await examination.of_watch(cluster, found, lambda: key)
 
     return asyncio.run(whole())
 
@@ -226,6 +226,12 @@ def test_a_key_is_found_out_by_what_the_operator_asks(tmp_path: Path, kit: bool)
     assert [(one.check, one.mark) for one in locked if one.check != "API key"] == [
         (one.check, one.mark) for one in free
     ]
+
+
+@pytest.mark.parametrize(("key", "mark"), [("secret", Mark.OK), ("old", Mark.FAIL)])
+def test_a_key_that_is_given_is_tried(tmp_path: Path, key: str, mark: Mark) -> None:
+    found = examined(tmp_path, kit=True, locked=True, key=key)
+    assert [one.mark for one in found if one.check == "API key"] == [mark]
 
 
 def with_volume(**volume: Any) -> dict[str, Any]:

@@ -73,10 +73,14 @@ def _by_resource(several: Sequence[Permission]) -> dict[str, list[str]]:
     return found
 
 
-def key(pod: str, locked: bool) -> list[Finding]:
-    """locked: whether its requests want vLLM's --api-key."""
+def key(pod: str, locked: bool, given: bool = False) -> list[Finding]:
+    """locked: whether its requests want another --api-key than was given, if one was."""
     if not locked:
-        return []
-    said = "it wants vLLM's --api-key, which the operator has not: no leak is confirmed, so none is repaired"
-    todo = "start it without --api-key (and VLLM_API_KEY); let a NetworkPolicy and the gateway guard it"
-    return [Finding(pod, "API key", Mark.FAIL, said, todo)]
+        return [Finding(pod, "API key", Mark.OK, "the key that was given is taken")] if given else []
+    if given:
+        return [Finding(pod, "API key", Mark.FAIL, "it refuses the key that was given", _GIVE_KEY)]
+    said = "it wants vLLM's --api-key: without it no leak is confirmed, so none is repaired"
+    return [Finding(pod, "API key", Mark.FAIL, said, f"{_GIVE_KEY}; then try it here with --api-key-file")]
+
+
+_GIVE_KEY = "put its key into the Secret that the chart's apiKeys names, under the name of the namespace"

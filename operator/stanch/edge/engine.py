@@ -61,10 +61,12 @@ class Address:
         return found
 
 
-async def _get(session: aiohttp.ClientSession, url: str) -> tuple[int, object] | None:
+async def _get(
+    session: aiohttp.ClientSession, url: str, headers: dict[str, str] | None = None
+) -> tuple[int, object] | None:
     """(status, JSON or None) of a small answer; None where there is none within two seconds."""
     try:
-        async with session.get(url, timeout=_SHORT, allow_redirects=False) as response:
+        async with session.get(url, headers=headers, timeout=_SHORT, allow_redirects=False) as response:
             return response.status, _json(await _body(response))
     except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
         return None
@@ -110,9 +112,9 @@ async def healthy(session: aiohttp.ClientSession, base: str) -> bool:
     return found is not None and found[0] == HTTPStatus.OK
 
 
-async def locked(session: aiohttp.ClientSession, base: str) -> bool:
-    """Whether it refuses requests without a key: /v1/models wants vLLM's --api-key as completions do."""
-    found = await _get(session, f"{base}/v1/models")
+async def locked(session: aiohttp.ClientSession, base: str, api_key: str | None = None) -> bool:
+    """Whether it refuses requests with this key: /v1/models wants vLLM's --api-key as completions do."""
+    found = await _get(session, f"{base}/v1/models", Address(base, api_key=api_key).headers())
     return found is not None and found[0] in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 

@@ -113,11 +113,11 @@ async def watches_of(cluster: Cluster, namespace: str | None) -> tuple[list[Leak
     return read, found
 
 
-async def of_watch(cluster: Cluster, watch: LeakWatch) -> list[Finding]:
-    """Of one watch and of each pod that it selects."""
+async def of_watch(cluster: Cluster, watch: LeakWatch, key: kit.Key = kit.no_key) -> list[Finding]:
+    """Of one watch and of each pod that it selects. key: reads the engines' API key; raises FileError."""
     meta = watch.metadata
     found = [diagnosis.mode(watch)]
-    async with watching([], policy_of(watch)) as live, client.session() as session:
+    async with watching([], policy_of(watch), key=key) as live, client.session() as session:
         try:
             seen = await Surveyor(cluster, live, session, meta.namespace, meta.name).read()
         except ClusterError as error:
@@ -164,18 +164,20 @@ async def _engine(live: Live, session: aiohttp.ClientSession, one: Watched, abou
     except kit.KitError as error:
         said = error
     version, locked = await asyncio.gather(
-        engine.version(session, one.base), _locked(session, one.base, said)
+        engine.version(session, one.base), _locked(session, one.base, said, live.key)
     )
     found += [diagnosis.engine_version(about, version), diagnosis.kit(about, said)]
-    return [*found, *diagnosis_access.key(about, locked)]
+    return [*found, *diagnosis_access.key(about, locked, given=live.key() is not None)]
 
 
-async def _locked(session: aiohttp.ClientSession, base: str, said: kit.Facts | kit.KitError) -> bool:
-    """Whether what the operator asks of it wants vLLM's --api-key: the kit's list, else a request."""
+async def _locked(
+    session: aiohttp.ClientSession, base: str, said: kit.Facts | kit.KitError, key: kit.Key
+) -> bool:
+    """Whether what the operator asks of it is refused with this key: the kit's list, else a request."""
     if isinstance(said, kit.KitError):
-        return await engine.locked(session, base)
+        return await engine.locked(session, base, key())
     try:
-        await kit.requests(session, base)
+        await kit.requests(session, base, key)
     except kit.KitError as error:
         return error.locked
     return False

@@ -57,6 +57,7 @@ class Live:
         self.watched = {one.target.name: one for one in watched}
         self.policy = policy
         self.clock = clock
+        self.key = key
         self._scraper = scraper
         self._kits = Kits(session, clock, key)
         self._learned = Learned(session, clock, self._kits)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -21,6 +22,7 @@ from stanch.api.incident import LeakIncident
 from stanch.api.watch import LeakWatch
 from stanch.core import plan_conditions
 from stanch.core.planner import unwatched
+from stanch.edge.api_keys import key_of
 from stanch.edge.cluster import Cluster, ClusterError, Listing
 from stanch.edge.news import News
 from stanch.edge.recording import written
@@ -49,7 +51,7 @@ class _Running:
 
 
 class Supervisor:
-    """namespaces: those whose watches count; empty for all."""
+    """namespaces: those whose watches count; empty for all. api_keys: directory of the engines' keys."""
 
     def __init__(
         self,
@@ -59,12 +61,14 @@ class Supervisor:
         leads: Callable[[], bool],
         news: News,
         namespaces: tuple[str, ...] = (),
+        api_keys: Path | None = None,
     ) -> None:
         self._news = news
         self._cluster = cluster
         self._telemetry = telemetry
         self._clock = clock
         self._leads = leads
+        self._api_keys = api_keys
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._running: dict[Key, _Running] = {}
         self._again: dict[Key, float] = {}
@@ -141,7 +145,8 @@ class Supervisor:
                 self._again[key] = time.monotonic() + _AGAIN_SECONDS
         for key, watch in watches.items():
             if key not in self._running and self._again.get(key, 0.0) <= time.monotonic():
-                dog = Watchdog(self._cluster, self._telemetry, watch, self._clock, self._leads)
+                api_key = key_of(self._api_keys, key[0])
+                dog = Watchdog(self._cluster, self._telemetry, watch, self._clock, self._leads, api_key)
                 task = asyncio.create_task(dog.run(), name=f"watchdog {'/'.join(key)}")
                 task.add_done_callback(lambda _: self._wake.set())
                 self._running[key] = _Running(dog, task, policy_of(watch))

@@ -12,6 +12,7 @@ from stanch.core.report import percent
 from stanch.core.sample import Role, problem
 from stanch.edge import engine, kit
 from stanch.edge.asking import labels_of
+from stanch.edge.errors import FileError
 from stanch.edge.live import Live
 from stanch.edge.probe import Probe
 from stanch.edge.probed import End
@@ -42,7 +43,7 @@ async def verified(
     for watched in own:
         for peer in peers:
             pair = (peer, watched) if role is Role.DECODE else (watched, peer)
-            found = await Probe(session, *pair, timeout_seconds=_PROBE_SECONDS).run()
+            found = await Probe(session, *pair, timeout_seconds=_PROBE_SECONDS, key=live.key).run()
             works += found.end is End.WORKS
             if found.end is End.BROKE:
                 broke.append(f"through {peer.target.name}: {found.why}")
@@ -75,8 +76,12 @@ async def _unwell(
     if scrape is None or scrape.problem is not None:
         return f"{name} cannot be read: {'no page' if scrape is None else scrape.problem}"
     labels = labels_of(scrape)
+    try:
+        key = live.key()
+    except FileError as error:
+        return f"{name}: no canary was sent: {error}"
     for rank in range(len(labels)) if len(labels) > 1 else [None]:
-        address = engine.Address(watched.base, rank, None, boot_id)
+        address = engine.Address(watched.base, rank, key, boot_id)
         canary = await engine.canary(session, address, _CANARY_SECONDS)
         if canary.outcome is not CanaryOutcome.FINISHED:
             where = name if rank is None else f"{name} rank {labels[rank]}"

@@ -26,6 +26,7 @@ from stanch.edge.cluster import Cluster, ClusterError, Conflict, NotFound
 from stanch.edge.events_text import EventText
 from stanch.edge.executor import Executor
 from stanch.edge.idle import IdleCanaries
+from stanch.edge.kit import Key, no_key
 from stanch.edge.live import watching
 from stanch.edge.recording import Recorder, by_name, shape, watch_status, written
 from stanch.edge.survey import Survey, Surveyor
@@ -53,7 +54,8 @@ class WatchGoneError(Exception):
 
 
 class Watchdog:
-    """One per LeakWatch, in the elected process. leads: whether it may act right now.
+    """One per LeakWatch, in the elected process. leads: whether it may act right now. key: reads the engines'
+    API key.
 
     selected: names of the pods that the watch meant in its last turn; None before the first.
     """
@@ -65,6 +67,7 @@ class Watchdog:
         watch: LeakWatch,
         clock: Callable[[], float],
         leads: Callable[[], bool],
+        key: Key = no_key,
     ) -> None:
         self.selected: frozenset[str] | None = None
         self.turned_at = 0.0
@@ -72,6 +75,7 @@ class Watchdog:
         self._telemetry = telemetry
         self._clock = clock
         self._leads = leads
+        self._key = key
         meta = watch.metadata
         self._watch = Watch(meta.namespace, meta.name, meta.uid)
         self._policy = policy_of(watch)
@@ -95,7 +99,9 @@ class Watchdog:
         """Until cancelled, or until the watch is gone. No error of the API server or an engine ends it."""
         try:
             async with AsyncExitStack() as stack:
-                live = await stack.enter_async_context(watching([], self._policy, clock=self._clock))
+                live = await stack.enter_async_context(
+                    watching([], self._policy, clock=self._clock, key=self._key)
+                )
                 session = await stack.enter_async_context(client.session())
                 surveyor = Surveyor(self._cluster, live, session, self._watch.namespace, self._watch.name)
                 executor = Executor(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from stanch.edge.cli.kube import Kube, all_namespaces_option, kube_options
-from stanch.edge.cli.options import output_option
+from stanch.edge.cli.options import key_option, key_reader, output_option
 
 if TYPE_CHECKING:
     from stanch.edge.findings import Finding
@@ -24,10 +25,18 @@ EXIT_CANNOT_TELL = 3
 @click.option(
     "--service-account", default="stanch", show_default=True, help="The operator's, in that namespace."
 )
+@key_option("File with the engines' --api-key, as the operator has it.")
 @all_namespaces_option
 @kube_options
 @output_option
-def doctor(operator_namespace: str, service_account: str, everywhere: bool, kube: Kube, output: str) -> int:
+def doctor(
+    operator_namespace: str,
+    service_account: str,
+    api_key_file: Path | None,
+    everywhere: bool,
+    kube: Kube,
+    output: str,
+) -> int:
     """Check what a repair needs: the API server, permissions, the operator, and of each watched pod its
     metrics, its engine kit and how it can be cordoned. One line for each check; nothing is changed.
 
@@ -38,6 +47,7 @@ def doctor(operator_namespace: str, service_account: str, everywhere: bool, kube
     from stanch.edge import output as out
     from stanch.edge.cluster import ClusterError
 
+    key = key_reader(api_key_file)
     # Without a kubeconfig it runs in the operator's own pod.
     account = None if kube.kubeconfig is None else (operator_namespace, service_account)
 
@@ -48,7 +58,7 @@ def doctor(operator_namespace: str, service_account: str, everywhere: bool, kube
             watches, more = await examination.watches_of(cluster, namespace)
             found += more
             for watch in watches:
-                found += await examination.of_watch(cluster, watch)
+                found += await examination.of_watch(cluster, watch, key)
         return found
 
     try:

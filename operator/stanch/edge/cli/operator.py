@@ -89,7 +89,13 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
             election = await stack.enter_async_context(cluster.election("stanch", settings.identity))
             news = News()
             supervisor = Supervisor(
-                cluster, telemetry, clock, lambda: election.leads, news, settings.watch_namespaces
+                cluster,
+                telemetry,
+                clock,
+                lambda: election.leads,
+                news,
+                settings.watch_namespaces,
+                settings.api_keys_dir,
             )
             telemetry.note("info", "started", f"stanch operator {settings.identity}", port=port)
             async with receiving(settings, cluster, telemetry, clock) as alerts:

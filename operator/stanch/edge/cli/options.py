@@ -190,22 +190,10 @@ def key_reader(path: Path | None, what: str = "API key") -> Callable[[], str | N
     if path is None:
         return lambda: None
 
+    from stanch.edge.secret_file import read_secret
+
     def read() -> str:
-        return _read_secret(path, what)
+        return read_secret(path, what)
 
     read()
     return read
-
-
-def _read_secret(path: Path, what: str) -> str:
-    from stanch.edge.errors import FileError
-
-    try:
-        secret = path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(
-            f"{path}: the {what} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    if not secret or not secret.isprintable() or not secret.isascii():
-        raise FileError(f"{path}: holds no {what} of printable characters")
-    return secret
