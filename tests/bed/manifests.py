@@ -86,6 +86,36 @@ def service(role: Role) -> Object:
     }
 
 
+def disagg_deployment(name: str, prefill: int = 1, decode: int = 1, **spec: Any) -> Object:
+    """A DisaggDeployment of simulated engines, whose image starts them by `vllm serve` and has the kit, too
+    (the operator's STANCH_KIT_IMAGE is image.engine_name(), with STANCH_KIT_PULL_POLICY Never). Quick to
+    begin and to end, as those above."""
+    container = {
+        "name": "vllm",
+        "imagePullPolicy": "Never",
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+        "startupProbe": {"periodSeconds": 1},
+        "readinessProbe": {"periodSeconds": 1, "failureThreshold": 1},
+        "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
+    }
+    template = {"spec": {"terminationGracePeriodSeconds": 3, "containers": [container]}}
+    roles = [
+        {
+            "name": role,
+            "replicas": replicas,
+            "engine": {"image": image.engine_name()},
+            "template": template,
+        }
+        for role, replicas in (("prefill", prefill), ("decode", decode))
+    ]
+    return {
+        "apiVersion": "stanch.dev/v1alpha1",
+        "kind": "DisaggDeployment",
+        "metadata": {"name": name},
+        "spec": {"model": {"uri": "tiny"}, "roles": roles, **spec},
+    }
+
+
 def _labels(role: Role, more: Mapping[str, str] | None) -> dict[str, str]:
     return {"app": APP, "role": role, **(more or {})}
 

@@ -33,7 +33,7 @@ def names(objects: tuple[Object, ...]) -> list[str]:
 
 def test_what_is_made_in_the_order_in_which_it_is_needed() -> None:
     assert names(rendered(deployment()).objects) == [
-        "ServiceAccount/shop",
+        "ServiceAccount/shop-pods",
         "Service/shop-prefill",
         "Service/shop-prefill-headless",
         "Service/shop-decode",
@@ -111,10 +111,10 @@ def test_services_by_name_and_by_pod_and_only_of_what_is_ready() -> None:
 
 def test_nobody_gets_a_token() -> None:
     found = rendered(deployment(router=ROUTER))
-    assert one(found, "ServiceAccount", "shop")["automountServiceAccountToken"] is False
+    assert one(found, "ServiceAccount", "shop-pods")["automountServiceAccountToken"] is False
     for role in ("prefill", "decode", "router"):
         assert pod(found, role)["automountServiceAccountToken"] is False
-        assert pod(found, role)["serviceAccountName"] == "shop"
+        assert pod(found, role)["serviceAccountName"] == "shop-pods"
 
 
 def test_the_budget_never_holds_up_a_pod_that_is_not_ready() -> None:
@@ -197,6 +197,35 @@ def test_the_fixed_connector_goes_where_there_is_one(kv: dict[str, str], connect
     transfer = json.loads(args[args.index("--kv-transfer-config") + 1])
     assert transfer["kv_connector"] == connector
     assert transfer.get("kv_connector_extra_config", {}).get("stanch_connector_patch") == patch
+
+
+def test_an_own_connector_stays_and_always_says_that_it_cannot() -> None:
+    role = {"engine": {"args": ["--kv-transfer-config.kv_connector_module_path=own"]}}
+    args = container(rendered(deployment(role)))["args"]
+    transfer = json.loads(args[args.index("--kv-transfer-config") + 1])
+    assert (transfer["kv_connector"], transfer["kv_connector_module_path"]) == ("NixlConnector", "own")
+    (said,) = problems(deployment(role, kvTransfer={"connectorPatch": "Always"}))
+    assert said.startswith("spec.roles[decode].template: ")
+    assert "its connector stays" in said
+
+
+def test_the_fixed_connector_goes_into_a_multi_connector_too() -> None:
+    children = '{"kv_connector_extra_config": {"connectors": [{"kv_connector": "NixlConnector"}]}}'
+    role = {"engine": {"args": [f"--kv-transfer-config={children}"]}}
+    args = container(rendered(deployment(role, role, kvTransfer={"connector": "MultiConnector"})))["args"]
+    transfer = json.loads(args[args.index("--kv-transfer-config") + 1])
+    assert transfer["kv_connector"] == "MultiConnector"
+    (child,) = transfer["kv_connector_extra_config"]["connectors"]
+    assert child["kv_connector"] == "StanchNixlConnector"
+
+
+def test_a_script_may_start_the_engine_where_it_hands_on_what_it_is_told() -> None:
+    command = ["bash", "-c", 'ulimit -l unlimited; exec vllm serve "$@"', "vllm"]
+    found = container(
+        rendered(deployment(decode=vllm(command=command), kvTransfer={"connectorPatch": "Never"}))
+    )
+    assert found["command"][:2] == ["bash", "-c"]
+    assert found["args"][0] == "some/model"
 
 
 def test_the_kit_is_in_every_engine_and_in_no_router() -> None:
@@ -341,6 +370,11 @@ def test_a_template_is_laid_over_what_is_made() -> None:
         (vllm(readinessProbe={"httpGet": {"path": "/own"}}), "template", "a cordon has no effect"),
         (vllm(readinessProbe=None), "template", "a cordon has no effect"),
         (vllm(command=["python", "serve.py"]), "template", "not `vllm serve`"),
+        (
+            vllm(command=["sh", "-c", "vllm serve some/model"]),
+            "template.spec.containers[0].command[2]",
+            "does not hand on its arguments",
+        ),
         (vllm(volumeMounts=[{"name": "x", "mountPath": "/opt/stanch"}]), "template", "/opt/stanch"),
         ({"engine": {"args": ["--headless"]}}, "engine.args[0]", "engines of several pods"),
         ({"engine": {"port": 5601}, "parallelism": {"data": 2}}, "engine.port", "one of 5600 to 5601"),

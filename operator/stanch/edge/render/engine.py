@@ -8,12 +8,14 @@ load balancer); workers of one engine talk through /dev/shm, of which a containe
 
 from __future__ import annotations
 
-from stanch.api.deployment import DeployedRole, DisaggDeployment
-from stanch.edge.render.flags import patchable, serve_args
+from stanch.api.deployment import ConnectorPatch, DeployedRole, DisaggDeployment
+from stanch.edge.render.flags import KV_TRANSFER, serve_args
 from stanch.edge.render.kit import KitOptions, inject
+from stanch.edge.render.kit_shell import script_index
+from stanch.edge.render.kit_transfer import patched
 from stanch.edge.render.merge import merged
 from stanch.edge.render.overlay import checked
-from stanch.edge.render.place import ENGINE, HTTP, Object, Place, Problem, labels, selector
+from stanch.edge.render.place import ENGINE, HTTP, Object, Place, Problem, account_name, labels, selector
 from stanch_connector.contract import ROUTE_READY
 
 _SIDE_HOST = "VLLM_NIXL_SIDE_CHANNEL_HOST"
@@ -41,30 +43,39 @@ def pod_template(
         problems = (*problems, Problem(f"{path}.engine.port", words))
     if problems:
         return laid, problems
-    made = inject(laid, _kit(deployment, place))
+    made = inject(laid, _kit(deployment, place, args))
     return made.template, tuple(Problem(under, words) for words in made.problems)
 
 
 def _arguments(template: Object, path: str) -> tuple[Problem, ...]:
-    """A list in place of the made one would lose what makes the engine part of the deployment."""
-    containers = (template.get("spec") or {}).get("containers") or []
-    return tuple(
-        Problem(
-            f"{path}.spec.containers[{index}].args", "has a field of its own: set engine.args of the role"
-        )
-        for index, one in enumerate(containers)
-        if one["name"] == ENGINE and "args" in one
-    )
+    """What would lose the arguments that make the engine part of the deployment."""
+    found = []
+    for index, one in enumerate((template.get("spec") or {}).get("containers") or []):
+        here = f"{path}.spec.containers[{index}]"
+        if one["name"] != ENGINE:
+            continue
+        if "args" in one:
+            found.append(Problem(f"{here}.args", "has a field of its own: set engine.args of the role"))
+        words = [str(word) for word in one.get("command") or []]
+        script = script_index(words)
+        if script is not None and "$@" not in words[script]:
+            said = 'is a script that does not hand on its arguments: let it end in `vllm serve "$@"`'
+            found.append(
+                Problem(f"{here}.command[{script}]", f"{said}, and put a word behind it, which is $0")
+            )
+    return tuple(found)
 
 
-def _kit(deployment: DisaggDeployment, place: Place) -> KitOptions:
-    kv = deployment.spec.kv_transfer
+def _kit(deployment: DisaggDeployment, place: Place, args: list[str]) -> KitOptions:
+    mode = deployment.spec.kv_transfer.connector_patch
+    transfer = args[args.index(KV_TRANSFER) + 1]
+    # One that Stanch has no fixed one for keeps its own; under Always the kit says that it cannot.
+    patch = mode is ConnectorPatch.ALWAYS or patched(transfer, mode.value) is not None
     return KitOptions(
         image=place.kit_image,
         pull_policy=place.kit_pull_policy,
         container=ENGINE,
-        # Another connector has no fixed one to be put in its place.
-        connector_patch=kv.connector_patch.value if patchable(kv) else None,
+        connector_patch=mode.value if patch else None,
         image_volume=place.image_volumes,
     )
 
@@ -81,7 +92,7 @@ def _base(deployment: DisaggDeployment, role: DeployedRole, args: list[str]) -> 
         "lifecycle": {"preStop": {"sleep": {"seconds": _LEAVE_SECONDS}}},
     }
     spec: Object = {
-        "serviceAccountName": deployment.metadata.name,
+        "serviceAccountName": account_name(deployment),
         "automountServiceAccountToken": False,
         # A Service named vllm would give the container a VLLM_PORT, which is a setting of vLLM's
         # (vllm/envs.py).

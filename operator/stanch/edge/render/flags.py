@@ -1,10 +1,10 @@
 """The arguments of `vllm serve` for one role. Pure.
 
-Read in vLLM 0.29.0: the flags in vllm/engine/arg_utils.py and vllm/entrypoints/openai/cli_args.py, how they
-may be written in vllm/utils/argparse_utils.py (underscores for dashes; `--a.b.c VALUE` for a part of a JSON
-argument, with `+` behind it for a list; abbreviations, which argparse takes). Never a fixed engine id: vLLM
-makes a new one at each start (vllm/config/kv_transfer.py), and by the old one peers would take a restarted
-engine for the one that they knew.
+Read in vLLM 0.29.0: the flags in vllm/engine/arg_utils.py and vllm/entrypoints/launchers/cli_args.py, how
+they may be written in vllm/utils/argparse_utils.py (underscores for dashes; `--a.b.c VALUE` for a part of a
+JSON argument, with `+` behind it for a list; abbreviations, which argparse takes). Never a fixed engine id:
+vLLM makes a new one at each start (vllm/config/kv_transfer.py), and by the old one peers would take a
+restarted engine for the one that they knew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import json
 from typing import Any
 
 from stanch.api.deployment import (
-    NIXL,
     DeployedRole,
     DisaggDeploymentSpec,
     EngineRole,
@@ -104,11 +103,6 @@ def transfer_config(kv: KVTransfer, role: EngineRole) -> Object:
         "kv_role": "kv_producer" if role is EngineRole.PREFILL else "kv_consumer",
         **({_EXTRA: extra} if extra else {}),
     }
-
-
-def patchable(kv: KVTransfer) -> bool:
-    """Whether Stanch has a fixed connector in place of this one."""
-    return kv.connector == NIXL and kv.mode is not TransferMode.PUSH
 
 
 def _sorted_out(

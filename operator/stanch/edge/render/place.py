@@ -75,5 +75,10 @@ def workload_name(deployment: DisaggDeployment, role: str) -> str:
     return f"{deployment.metadata.name}-{role}"
 
 
+def account_name(deployment: DisaggDeployment) -> str:
+    """Not the deployment's own name: one that is called default would change what others use."""
+    return f"{deployment.metadata.name}-pods"
+
+
 def headless_name(deployment: DisaggDeployment, role: str) -> str:
     return f"{workload_name(deployment, role)}-headless"

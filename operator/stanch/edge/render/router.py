@@ -15,6 +15,7 @@ from stanch.edge.render.place import (
     ROUTER,
     Object,
     Problem,
+    account_name,
     headless_name,
     labels,
     selector,
@@ -36,7 +37,7 @@ def pod_template(deployment: DisaggDeployment, router: Router) -> tuple[Object, 
     base: Object = {
         "metadata": {"labels": labels(deployment, ROUTER)},
         "spec": {
-            "serviceAccountName": deployment.metadata.name,
+            "serviceAccountName": account_name(deployment),
             "automountServiceAccountToken": False,
             "topologySpreadConstraints": [spread(deployment, ROUTER)],
             "containers": [container],

@@ -12,6 +12,7 @@ from stanch.edge.render.place import (
     LABEL_DEPLOYMENT,
     LABEL_ROLE,
     Object,
+    account_name,
     headless_name,
     metadata,
     selector,
@@ -24,7 +25,7 @@ def account(deployment: DisaggDeployment) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": metadata(deployment, deployment.metadata.name),
+        "metadata": metadata(deployment, account_name(deployment)),
         "automountServiceAccountToken": False,
     }
 
