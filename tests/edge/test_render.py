@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import pytest
+import yaml
 
 from stanch.api.v1alpha1 import DisaggDeployment, LeakWatch
 from stanch.edge.render import Object, Place, render
 from stanch.edge.render.kit import remove
 from stanch.edge.units_args import arguments_of
-from tests.api.kinds_files import EXAMPLES, read
+from tests.api.kinds_files import EXAMPLES, TOP, read
 from tests.edge.render_world import PLACE, container, deployment, one, pod, problems, rendered
 
 pytestmark = pytest.mark.unit
@@ -407,3 +409,18 @@ def test_nothing_given_is_changed() -> None:
     before = of.model_dump_json()
     render(of, PLACE)
     assert of.model_dump_json() == before
+
+
+def test_the_example_in_the_docs_is_taken() -> None:
+    words = (TOP / "docs" / "deployments.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", words, re.S)
+    found = rendered(DisaggDeployment.model_validate(yaml.safe_load(block)))
+    assert one(found, "Deployment", "shop-router")
+
+
+def test_the_docs_name_every_variable_of_a_router() -> None:
+    words = (TOP / "docs" / "deployments.md").read_text(encoding="utf-8")
+    router = container(rendered(deployment(router=ROUTER)), "router", "router")
+    assert set(re.findall(r"STANCH_(?:PREFILL|DECODE|MODEL|NAMESPACE|ROUTER)\w*", words)) == {
+        it["name"] for it in router["env"]
+    }

@@ -32,7 +32,7 @@ def parsed(version: str, lines: list[list[str]]) -> list[dict[str, Any]]:
     done = subprocess.run(
         [str(found.python), str(INSIDE)],
         input=json.dumps(lines),
-        env={**os.environ, "PYTHONPATH": path, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "PYTHONPATH": path, "VLLM_NO_USAGE_STATS": "1"},
         capture_output=True,
         text=True,
         check=False,
