@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,7 +83,8 @@ def test_the_server_takes_every_object_of_an_example(apply: Apply, path: Path) -
 
 
 def everything() -> DisaggDeployment:
-    found = deployment(
+    return deployment(
+        namespace="default",
         decode={
             "replicas": 2,
             "parallelism": {"tensor": 2, "data": 2},
@@ -103,7 +105,6 @@ def everything() -> DisaggDeployment:
         router={"image": "router:1", "template": {"spec": {"priorityClassName": ""}}},
         watch={"mode": "Enforce", "remediation": {"maxUnavailable": "50%"}},
     )
-    return found.model_copy(update={"metadata": found.metadata.model_copy(update={"namespace": "default"})})
 
 
 def test_the_server_takes_all_that_can_be_asked_for(apply: Apply) -> None:
@@ -129,7 +130,7 @@ def test_the_server_takes_an_image_volume_where_it_knows_them(
 @pytest.mark.parametrize(
     ("field", "words"),
     [
-        ({"nodeselector": {"a": "b"}}, 'unknown field "spec.template.spec.nodeselector"'),
+        ({"nodeselector": {"a": "b"}}, 'unknown field "nodeselector"'),
         ({"hostNetwork": "yes"}, "hostNetwork"),
         (
             {"containers": [{"name": "vllm", "resources": {"limits": {"memory": "lots"}}}]},
@@ -140,7 +141,9 @@ def test_the_server_takes_an_image_volume_where_it_knows_them(
 )
 def test_the_server_says_what_we_cannot_know(apply: Apply, field: Object, words: str) -> None:
     """What a template holds beyond names is its business: a try on the server tells it."""
-    good, said = apply(rendered(deployment(decode={"template": {"spec": field}})).objects)
+    good, said = apply(
+        rendered(deployment(namespace="default", decode={"template": {"spec": field}})).objects
+    )
     assert not good
     assert words in said, said
 
@@ -175,9 +178,20 @@ def ask(address: str, path: str, body: object = None) -> Any:
         return json.load(answer)
 
 
-def address(namespace: Namespace, service: str) -> str:
+def through(namespace: Namespace, service: str, body: object) -> Any:
+    """The answer of one of its pods, from when the Service knows them."""
     spec = namespace.cluster.api(f"/api/v1/namespaces/{namespace.name}/services/{service}")["spec"]
-    return f"{spec['clusterIP']}:{spec['ports'][0]['port']}"
+    address = f"{spec['clusterIP']}:{spec['ports'][0]['port']}"
+
+    def answer() -> Any:
+        try:
+            return ask(address, "/v1/completions", body)
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            return None
+
+    return wait_for(f"an answer through {service}", answer)
 
 
 def test_pods_become_ready_with_the_kit_in_them_and_serve(stanch: Installed, namespace: Namespace) -> None:
@@ -217,16 +231,10 @@ def test_pods_become_ready_with_the_kit_in_them_and_serve(stanch: Installed, nam
             assert pod["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == ROUTE_READY
     # Through the Services, as a router does; the prefill tells the decode its pod's own address.
     prompt = {"prompt": "word " * 300, "max_tokens": 1}
-    first = ask(
-        address(namespace, "shop-prefill"),
-        "/v1/completions",
-        {**prompt, "kv_transfer_params": {"do_remote_decode": True}},
-    )
-    transfer = first["kv_transfer_params"]
+    asked = {**prompt, "kv_transfer_params": {"do_remote_decode": True}}
+    transfer = through(namespace, "shop-prefill", asked)["kv_transfer_params"]
     assert transfer["remote_host"] == made["prefill"][0]["status"]["podIP"]
-    second = ask(
-        address(namespace, "shop-decode"), "/v1/completions", {**prompt, "kv_transfer_params": transfer}
-    )
+    second = through(namespace, "shop-decode", {**prompt, "kv_transfer_params": transfer})
     assert second["usage"]["completion_tokens"] == 1
     # Applied anew it is the same to the byte: no pod is replaced.
     again = listed(of_simulated(namespace, router=router))

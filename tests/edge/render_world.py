@@ -12,9 +12,12 @@ PLACE = Place("stanch.test/stanch:1")
 
 
 def deployment(
-    decode: Mapping[str, Any] | None = None, prefill: Mapping[str, Any] | None = None, **spec: Any
+    decode: Mapping[str, Any] | None = None,
+    prefill: Mapping[str, Any] | None = None,
+    namespace: str = "web",
+    **spec: Any,
 ) -> DisaggDeployment:
-    """shop in namespace web, with these fields of its roles and of its spec."""
+    """shop, with these fields of its roles and of its spec."""
     engine = {"image": "vllm:0.29"}
     roles = [
         {"name": name, "engine": {**engine, **(given or {}).get("engine", {})}}
@@ -25,7 +28,7 @@ def deployment(
         {
             "metadata": {
                 "name": "shop",
-                "namespace": "web",
+                "namespace": namespace,
                 "labels": {"team": "a"},
                 "annotations": {"a": "b"},
             },
