@@ -13,6 +13,7 @@ import yaml
 from stanch.api.v1alpha1 import DisaggDeployment, LeakWatch
 from stanch.edge.render import Object, Place, render
 from stanch.edge.render.kit import remove
+from stanch.edge.render.kit_start import Start, start_of
 from stanch.edge.units_args import arguments_of
 from tests.api.kinds_files import EXAMPLES, TOP, read
 from tests.edge.render_world import PLACE, container, deployment, one, pod, problems, rendered
@@ -223,11 +224,47 @@ def test_the_fixed_connector_goes_into_a_multi_connector_too() -> None:
 
 def test_a_script_may_start_the_engine_where_it_hands_on_what_it_is_told() -> None:
     command = ["bash", "-c", 'ulimit -l unlimited; exec vllm serve "$@"', "vllm"]
-    found = container(
-        rendered(deployment(decode=vllm(command=command), kvTransfer={"connectorPatch": "Never"}))
-    )
-    assert found["command"][:2] == ["bash", "-c"]
+    found = container(rendered(deployment(decode=vllm(command=command))))
+    assert found["command"] == command
     assert found["args"][0] == "some/model"
+    assert "--middleware" in found["args"]
+    assert json.loads(found["args"][3])["kv_connector"] == "StanchNixlConnector"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ('exec vllm serve "$@"', Start("args")),
+        ('vllm serve m "${@}" --x', Start("args")),
+        ('echo "$@"; vllm serve m', Start("command", 2)),
+        ('vllm serve m $1; vllm serve "$@"', Start("command", 2)),
+        ("vllm serve m '$@'", Start("command", 2)),
+    ],
+    ids=["all", "in braces", "another command's", "not every server", "not read by the shell"],
+)
+def test_flags_go_to_the_arguments_that_a_script_hands_on(script: str, expected: Start) -> None:
+    assert start_of({"command": ["bash", "-c", script, "vllm"], "args": ["m"]}) == expected
+    assert start_of({"command": ["bash", "-c", script, "vllm"]}) == Start("command", 2)
+
+
+def test_an_injector_of_ones_own_and_the_servers_module() -> None:
+    """As the end-to-end test has it: another connector by its module, none of ours."""
+    role = {
+        "engine": {
+            "args": ["--kv-transfer-config.kv_connector_module_path", "tests.engine.injector"],
+            "env": [{"name": "PYTHONPATH", "value": "/src"}],
+        },
+        **vllm(command=["python", "-m", "vllm.entrypoints.cli.main", "serve"]),
+    }
+    kv = {"connector": "StanchInjector", "connectorPatch": "Never"}
+    found = container(rendered(deployment(role, role, kvTransfer=kv)))
+    transfer = json.loads(found["args"][found["args"].index("--kv-transfer-config") + 1])
+    assert transfer == {
+        "kv_connector": "StanchInjector",
+        "kv_connector_module_path": "tests.engine.injector",
+        "kv_role": "kv_consumer",
+    }
+    assert {"name": "PYTHONPATH", "value": "/opt/stanch:/src"} in found["env"]
 
 
 def test_the_kit_is_in_every_engine_and_in_no_router() -> None:

@@ -68,12 +68,15 @@ def start_of(container: Object) -> Start | str:
         place = 0
     if place is not None:
         try:
-            found = _servers(words_of(words[place]))
+            inner = words_of(words[place])
         except ShellError as error:
             return f"its script is not understood ({error}): {_BY_HAND}"
+        found = _servers(inner)
         if not found and MIDDLEWARE not in words[place]:
             return f"its script does not say `vllm serve` outside of quotes and variables: {_BY_HAND}"
         inside = place - len(command)
+        if inside < 0 and args and _hands_on(words[place], inner, found):
+            return Start("args")
         return Start("command", place) if inside < 0 else Start("args", inside)
     if command and not _servers([Word(0, 0, word, 0) for word in words]):
         return (
@@ -139,6 +142,13 @@ def _servers(words: Sequence[Word]) -> list[int]:
             behind = rest[0] if rest and not (rest[0].text or "").startswith("-") else following[skipped]
             found.append(behind.end)
     return found
+
+
+def _hands_on(script: str, words: Sequence[Word], servers: Sequence[int]) -> bool:
+    """Whether every server in the script is given the script's own arguments."""
+    commands = {word.command for word in words if word.end in servers}
+    given = {word.command for word in words if script[word.start : word.end] in ('"$@"', '"${@}"')}
+    return bool(commands) and commands <= given
 
 
 def _behind_dashes(words: Sequence[str]) -> bool:
