@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from tests.bed import build, host, image, node
+from tests.bed import build, host, image, node, product
 from tests.bed.place import DEFAULT_NAME, BedError, Place
 
 _HELP = """\
@@ -22,6 +23,7 @@ kubectl ARGUMENTS: kubectl in the bed
 build   only build what the bed is made of
 helm    print where the helm program is (built first where it is not)
 image   FILE: write the simulated engine's image as a docker archive, for another cluster; prints its name
+stanch  FILE: the same with Stanch's own image, built first where it is not
 """
 
 
@@ -110,6 +112,15 @@ def _image(_: Place, arguments: Sequence[str]) -> int:
     return 0
 
 
+def _stanch(_: Place, arguments: Sequence[str]) -> int:
+    if len(arguments) != 1:
+        raise BedError("stanch: to which one file?")
+    found = product.operator_image()
+    shutil.copyfile(found.archive, arguments[0])
+    print(found.name)
+    return 0
+
+
 _VERBS = {
     "up": _up,
     "down": _down,
@@ -120,6 +131,7 @@ _VERBS = {
     "build": _build,
     "helm": _helm,
     "image": _image,
+    "stanch": _stanch,
 }
 
 
