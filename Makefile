@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 .PHONY: picture setup demo test test-pythons verify fmt test-engines test-all test-e2e engines bench bench-engines bench-operator lock clean \
-  cluster-build cluster-up cluster-down test-cluster cluster-helm crash-full
+  cluster-build cluster-up cluster-down test-cluster cluster-helm crash-full image
 
 setup: .venv/.done
 
@@ -95,6 +95,19 @@ bench-operator: setup
 lock: setup
 	.venv/bin/uv pip compile pyproject.toml --universal --python-version 3.10 --all-extras --group dev \
 	  --generate-hashes --no-emit-index-url --no-header --upgrade -o requirements.lock
+	.venv/bin/uv pip compile pyproject.toml --extra operator $(PART) -o requirements-operator.lock
+	.venv/bin/uv pip compile --group build $(PART) -o requirements-build.lock
+
+# What the image holds, and what builds it: the same versions.
+PART := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -c requirements.lock
+
+# The image of operator and engine kit (docs/image.md). TAG: its name; BASE: what it stands on, where not the
+# Dockerfile's; IMAGE_FLAGS: more for the builder.
+TAG ?= stanch
+BUILDER ?= $(firstword $(foreach one,buildah podman docker,$(shell command -v $(one))))
+image:
+	$(or $(BUILDER),$(error an image is built with buildah, podman or docker: install one)) build --tag $(TAG) \
+	  $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg REVISION=$$(git rev-parse HEAD) $(IMAGE_FLAGS) .
 
 clean:
 	rm -rf .venv build dist

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.bed import image, node
+from tests.bed import image, node, product
 from tests.bed.cluster import Access, Cluster, Namespace
 from tests.cluster.installed import Installed, installed
 from tests.cluster.operators import operating
@@ -34,6 +34,17 @@ def cluster(access: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         archive.unlink()
     with Cluster(access) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def stanch_image(access: Access) -> str:
+    """The name of this very checkout's own image, for imagePullPolicy Never; in the bed it is there."""
+    name = product.operator_name()
+    if access.bed is not None and name not in node.images(access.bed):
+        if (lack := product.missing()) is not None:
+            pytest.skip(lack)
+        node.load(access.bed, product.operator_image().archive)
+    return name
 
 
 @pytest.fixture
