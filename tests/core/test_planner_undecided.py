@@ -110,3 +110,30 @@ def test_a_restart_still_needs_a_second_yes_where_the_first_came_late() -> None:
     world.run(60)
     assert world.story()[:6] == [*SEEN, "Release:Failed", "Confirm:Done", *OUT[:2]]
     assert world.only().code == "Restarted"
+
+
+@pytest.mark.parametrize("trigger", [Trigger.ALERT, Trigger.PERSON])
+def test_who_came_too_early_waits_no_longer_than_the_watchdog(trigger: Trigger) -> None:
+    """The engine is asked at once, says that it is too early, and is asked again when the pattern has held
+    for long enough: not a minute after it was asked first."""
+    world = pair(d1(releasable=True, suspect=True, held=50.0))
+    world.incidents["early"] = Incident("early", "d1", "", START, trigger)
+    asked: list[float] = []
+
+    def answer(_action: Action, world: World) -> Answer:
+        asked.append(world.now - START)
+        if not world.units["d1"].leak:
+            return Answer.VETOED
+        return Answer.INCONCLUSIVE if world.units["d1"].suspect else Answer.CONFIRMED
+
+    world.say[Verb.ASK] = answer
+    while world.only().open:
+        assert world.now < START + 60
+        world.turn()
+        world.now += 1.0
+        # As the detector counts it.
+        world.units["d1"].held = 50.0 + world.now - START
+        world.units["d1"].suspect = world.units["d1"].held < 60.0
+    assert asked[:2] == [0.0, 10.0]
+    assert (world.only().ending, world.only().code) == (Ending.RESOLVED, "Released")
+    assert len(world.incidents) == 1

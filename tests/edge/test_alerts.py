@@ -327,6 +327,26 @@ def test_what_the_server_will_never_take_is_told_and_the_next_one_comes(tmp_path
     play(script, tmp_path)
 
 
+def test_an_answer_of_no_sense_ends_nothing(tmp_path: Path) -> None:
+    async def script(w: World) -> None:
+        w.pod()
+        nonsense: list[tuple[int, dict[str, Any]]] = [
+            (200, {"metadata": []}),
+            (200, {"metadata": {"name": "d0"}}),
+            (200, {}),
+        ]
+
+        async def refuse(_: web.Request) -> tuple[int, dict[str, Any]] | None:
+            return nonsense.pop() if nonsense else None
+
+        w.api.refuse = refuse
+        await w.send(payload(*(alert(fingerprint=f"{n}") for n in range(4))))
+        await w.worked(failed=3, created=1)
+        assert len(w.lines("alert-failed")) == 3
+
+    play(script, tmp_path)
+
+
 def test_the_queue_is_bounded(tmp_path: Path) -> None:
     """Nothing of what has no room is taken, and the answer makes Alertmanager send it again."""
 

@@ -16,6 +16,8 @@ from stanch.edge.alerts_server import ROUTE, Bounds, Bucket
 from stanch.edge.errors import FileError
 from stanch.edge.telemetry_server import ServeError
 from tests.edge.alerts_world import OTHER, SMALL, TOKEN, World, alert, answer, payload, play, world
+from tests.edge.cli import stanch
+from tests.edge.fake_api import FakeApi
 from tests.edge.fake_vllm import until
 
 pytestmark = pytest.mark.unit
@@ -106,6 +108,21 @@ class TestTokens:
     def test_it_never_starts_open(self, tmp_path: Path) -> None:
         with pytest.raises(FileError, match="nothing says who may send alerts: set STANCH_ALERTS_TOKEN_FILE"):
             play(_never, tmp_path, token_file=None)
+
+    def test_the_operator_says_so_and_ends(self, tmp_path: Path) -> None:
+        async def whole() -> None:
+            async with FakeApi() as api:
+                environment = {
+                    "KUBECONFIG": api.kubeconfig(tmp_path / "kubeconfig"),
+                    "STANCH_ALERTS_PORT": "9095",
+                    "STANCH_HTTP_HOST": "127.0.0.1",
+                    "STANCH_HTTP_PORT": "0",
+                }
+                done = await stanch("operator", environment=environment)
+            assert (done.code, done.err.count("\n")) == (69, 1)
+            assert done.err.startswith("stanch operator: STANCH_ALERTS_PORT is 9095, and nothing says who")
+
+        asyncio.run(whole())
 
     def test_a_table_that_is_wrong(self, tmp_path: Path) -> None:
         table = tmp_path / "table.yaml"

@@ -55,6 +55,9 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
     if release is None and not set(faults) <= set(incident.engines):
         incident = replace(incident, engines=tuple(dict.fromkeys((*incident.engines, *faults))))
     after = 0.0 if release is None or release.end is None else release.end
+    if release is None and incident.evidence.last_seen is None:
+        # Somebody came before the watchdog, and was told that it is too early: that no longer counts.
+        after = _held_since(scene, faults)
     answer, said = scene.heard(unit, incident.engines, after)
     if release is not None and answer is None:
         # An end does nothing to the engine, so its answer need not be of the last interval.
@@ -91,6 +94,14 @@ def confirm(scene: Scene, incident: Incident, unit: Unit) -> Incident:
             ask(scene, incident, unit, incident.engines, after)
             return incident
     return _disrupt(scene, incident, unit, answer, said, after)
+
+
+def _held_since(scene: Scene, faults: tuple[str, ...]) -> float:
+    """When the last of these faults had held for long enough; 0 where there is none."""
+    shown = (scene.verdicts[engine] for engine in faults)
+    return max(
+        (v.t - v.held_seconds + v.limit_seconds for v in shown if v.limit_seconds is not None), default=0.0
+    )
 
 
 def _denied_since(

@@ -209,7 +209,7 @@ class Intake:
                 self._known[one.key] = self._monotonic() + _REMEMBERED_SECONDS
 
     async def _done(self, work: _Work) -> str:
-        """What came of it, as one of metrics.ALERT_RESULTS. Never raises for anything that a server says."""
+        """What came of it, as one of metrics.ALERT_RESULTS. Never raises: no alert ends the operator."""
         for pause in (*_PAUSES, None):
             try:
                 if work.alert.status == "resolved":
@@ -222,6 +222,9 @@ class Intake:
                 await asyncio.sleep(pause)
             except ClusterError as error:
                 why = str(error)
+                break
+            except Exception as error:  # an object of a shape that no API server sends
+                why = repr(error)
                 break
         self._note("error", "alert-failed", why, fingerprint=work.alert.fingerprint)
         return "failed"

@@ -205,7 +205,8 @@ class Door:
         Raises ServeError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            listener = socket.create_server((host, port), family=family, backlog=128)
+            both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+            listener = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
             raise ServeError(f"alerts cannot be taken on {host} port {port}: {why}") from None
@@ -252,9 +253,11 @@ class Door:
         over = loop.create_future()
         handler = _Connection(server, over, self._bounds, self._nonsense)
         transport: asyncio.BaseTransport | None = None
+        taken = False
 
         async def whole() -> None:
-            nonlocal transport
+            nonlocal transport, taken
+            taken = True  # from here on it is closed by asyncio, which would otherwise look for it in vain
             transport, _ = await loop.connect_accepted_socket(
                 lambda: handler,
                 connection,
@@ -270,7 +273,8 @@ class Door:
         finally:
             if transport is not None and isinstance(transport, asyncio.Transport):
                 transport.abort()
-            connection.close()
+            if not taken:
+                connection.close()
 
 
 # aiohttp logs a traceback for bytes that are no HTTP; whoever sends them must not fill our log.
