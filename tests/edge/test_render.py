@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stanch.api.v1alpha1 import DisaggDeployment, LeakWatch
 from stanch.edge.render import Object, Place, render
@@ -404,6 +407,10 @@ def test_a_template_is_laid_over_what_is_made() -> None:
             "must be a text: put it in quotes",
         ),
         ({"template": {"metadata": {"name": "x"}}}, "template.metadata.name", "labels and annotations"),
+        ({"template": {"metadata": None}}, "template.metadata", "nothing would be left"),
+        ({"template": {"metadata": {"labels": None}}}, "template.metadata.labels", "nothing would be left"),
+        ({"template": {"spec": {"containers": None}}}, "template.spec.containers", "nothing would be left"),
+        (vllm(ports=None), "template.spec.containers[0].ports", "where the Services send"),
         ({"template": {"metadata": []}}, "template.metadata", "must be an object"),
         ({"template": {"containers": []}}, "template.containers", "a template has metadata and spec"),
         (vllm(readinessProbe={"httpGet": {"path": "/own"}}), "template", "a cordon has no effect"),
@@ -461,3 +468,76 @@ def test_the_docs_name_every_variable_of_a_router() -> None:
     assert set(re.findall(r"STANCH_(?:PREFILL|DECODE|MODEL|NAMESPACE|ROUTER)\w*", words)) == {
         it["name"] for it in router["env"]
     }
+
+
+EVERYWHERE: dict[str, Any] = {
+    "metadata": {"labels": {"a": "b"}, "annotations": {"a": "b"}},
+    "spec": {
+        "containers": [
+            {
+                "name": "vllm",
+                "command": ["vllm", "serve"],
+                "env": [{"name": "A", "value": "b"}, {"name": "PYTHONPATH", "value": "/x"}],
+                "ports": [{"name": "http", "containerPort": 8000}, {"containerPort": 9}],
+                "volumeMounts": [{"name": "m", "mountPath": "/m"}],
+                "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}},
+                "livenessProbe": {"exec": {"command": ["x"]}},
+                "lifecycle": {"preStop": {"exec": {"command": ["x"]}}},
+                "resources": {"limits": {"gpu": 1}},
+            },
+            {"name": "proxy", "image": "p", "env": [{"name": "A"}]},
+        ],
+        "initContainers": [{"name": "i", "image": "i", "restartPolicy": "Always"}],
+        "volumes": [{"name": "m", "emptyDir": {}}],
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"key": "a"}],
+    },
+}
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, below in inner for found in places(below, (*path, key)))]
+
+
+def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    changed = copy.copy(value)
+    changed[path[0]] = put(value[path[0]], path[1:], new)
+    return changed
+
+
+JUNK = st.recursive(
+    st.one_of(
+        st.none(), st.booleans(), st.integers(-1, 70_000), st.floats(allow_nan=False), st.text(max_size=4)
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["name", "value", "image", "http", "httpGet", "path", "spec", "x"]),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(places(EVERYWHERE)), JUNK), min_size=1, max_size=2))
+def test_whatever_a_template_holds_is_rendered_or_told(changes: list[tuple[tuple[Any, ...], Any]]) -> None:
+    template: Any = EVERYWHERE
+    for path, new in changes:
+        try:
+            template = put(template, path, new)
+        except (KeyError, IndexError, TypeError):
+            continue
+    if not isinstance(template, dict):
+        return
+    found = render(deployment(decode={"template": template}), PLACE)
+    assert bool(found.objects) != bool(found.problems)
+    json.dumps(found.objects)
+    for problem in found.problems:
+        assert problem.path.startswith("spec.roles[decode].template")
+        assert problem.message

@@ -12,6 +12,7 @@ from stanch.api.deployment import ConnectorPatch, DeployedRole, DisaggDeployment
 from stanch.edge.render.flags import KV_TRANSFER, serve_args
 from stanch.edge.render.kit import KitOptions, inject
 from stanch.edge.render.kit_shell import script_index
+from stanch.edge.render.kit_start import words_in
 from stanch.edge.render.kit_transfer import patched
 from stanch.edge.render.merge import merged
 from stanch.edge.render.overlay import checked
@@ -36,7 +37,10 @@ def pod_template(
     args, problems = serve_args(deployment.spec, role, path)
     under, port = f"{path}.template", role.engine.port
     laid, more = merged(_base(deployment, role, args), role.template, under)
-    problems += more or (*checked(role.template, under, ENGINE, port), *_arguments(role.template, under))
+    problems += more or (
+        *checked(role.template, laid, under, ENGINE, port),
+        *_arguments(role.template, under),
+    )
     last = _SIDE_BASE + role.parallelism.data - 1
     if _SIDE_BASE <= port <= last:
         words = f"is one of {_SIDE_BASE} to {last}, where engines listen for their peers: take another"
@@ -56,7 +60,7 @@ def _arguments(template: Object, path: str) -> tuple[Problem, ...]:
             continue
         if "args" in one:
             found.append(Problem(f"{here}.args", "has a field of its own: set engine.args of the role"))
-        words = [str(word) for word in one.get("command") or []]
+        words = words_in(one, "command")
         script = script_index(words)
         if script is not None and "$@" not in words[script]:
             said = 'is a script that does not hand on its arguments: let it end in `vllm serve "$@"`'

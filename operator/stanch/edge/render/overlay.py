@@ -6,27 +6,42 @@ That it is a template at all, the API server says, when what was made of it is t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from stanch.api.names import GROUP
 from stanch.edge.render.place import HTTP, LABEL_MANAGED, Object, Problem
 
 _METADATA = ("annotations", "labels")
+_NEEDED = (("metadata",), ("metadata", "labels"), ("spec",), ("spec", "containers"))
 
 
-def checked(template: Object, path: str, container: str, port: int) -> tuple[Problem, ...]:
-    """template: of a shape that could be merged. container, port: the part's own."""
+def checked(template: Object, laid: Object, path: str, container: str, port: int) -> tuple[Problem, ...]:
+    """template: of a shape that could be merged. laid: over what is made. container, port: the part's own."""
     found = [
         Problem(f"{path}.{key}", "is unknown: a template has metadata and spec")
         for key in sorted(set(template) - {"metadata", "spec"})
     ]
+    gone = next((keys for keys in _NEEDED if _dig(laid, keys) is None), None)
+    if gone is not None:
+        words = "is null, and nothing would be left of the role: leave it out"
+        return (*found, Problem(".".join((path, *gone)), words))
     found += _metadata(template.get("metadata") or {}, f"{path}.metadata")
+    spec = template.get("spec") or {}
     for kind in ("initContainers", "containers"):
-        for index, one in enumerate((template.get("spec") or {}).get(kind) or []):
+        for index, one in enumerate(spec.get(kind) or []):
             here = f"{path}.spec.{kind}[{index}]"
             if kind == "containers" and one["name"] == container:
-                found += _own(one, here, container, port)
+                found += _own(one, here, port)
             elif not one.get("image"):
                 found.append(Problem(f"{here}.image", f"is missing: only container {container} gets one"))
     return tuple(found)
+
+
+def _dig(value: Object, keys: Sequence[str]) -> object:
+    found: object = value
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def _metadata(metadata: Object, path: str) -> list[Problem]:
@@ -44,12 +59,13 @@ def _metadata(metadata: Object, path: str) -> list[Problem]:
     return found
 
 
-def _own(one: Object, path: str, container: str, port: int) -> list[Problem]:
-    found = []
-    for index, entry in enumerate(one.get("ports") or []):
-        if entry.get("name") == HTTP and entry.get("containerPort") != port:
-            words = (
-                f"is where the Services send requests, port {port} of the part's own field: change it there"
-            )
-            found.append(Problem(f"{path}.ports[{index}].containerPort", words))
-    return found
+def _own(one: Object, path: str, port: int) -> list[Problem]:
+    """Services find the port by its name."""
+    words = f"is where the Services send requests, port {port} of the part's own field: change it there"
+    if "ports" in one and one["ports"] is None:
+        return [Problem(f"{path}.ports", words)]
+    return [
+        Problem(f"{path}.ports[{index}].containerPort", words)
+        for index, entry in enumerate(one.get("ports") or [])
+        if entry.get("name") == HTTP and entry.get("containerPort") != port
+    ]

@@ -44,7 +44,7 @@ def pod_template(deployment: DisaggDeployment, router: Router) -> tuple[Object, 
         },
     }
     laid, problems = merged(base, router.template, f"{PATH}.template")
-    return laid, problems or checked(router.template, f"{PATH}.template", ROUTER, router.port)
+    return laid, problems or checked(router.template, laid, f"{PATH}.template", ROUTER, router.port)
 
 
 def _environment(deployment: DisaggDeployment, router: Router) -> list[Object]:
