@@ -34,6 +34,8 @@ class Settings:
     its tls.crt and tls.key; None: it makes its own (STANCH_WEBHOOK_CERT_DIR), of webhook_seconds each
     (STANCH_WEBHOOK_CERT_SECONDS). webhook_config, webhook_service: names of its
     MutatingWebhookConfiguration and its Service (STANCH_WEBHOOK_CONFIG, STANCH_WEBHOOK_SERVICE).
+    prometheus_table: the file of credentials of Prometheus servers (STANCH_PROMETHEUS_TABLE;
+    docs/prometheus.md).
     host, port: of /metrics, /healthz and /readyz (STANCH_HTTP_HOST, STANCH_HTTP_PORT; port 0: a free one).
     alerts_port: on that host, for Alertmanager; 0: no alerts are taken (STANCH_ALERTS_PORT).
     alerts_token_file: with the bearer token (STANCH_ALERTS_TOKEN_FILE). alerts_tls_dir: with tls.crt and
@@ -59,6 +61,7 @@ class Settings:
     webhook_config: str = "stanch"
     webhook_service: str = "stanch-webhook"
     api_keys_dir: Path | None = None
+    prometheus_table: Path | None = None
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Settings:
@@ -84,6 +87,7 @@ class Settings:
             webhook_config=found.get("STANCH_WEBHOOK_CONFIG") or default.webhook_config,
             webhook_service=found.get("STANCH_WEBHOOK_SERVICE") or default.webhook_service,
             api_keys_dir=_path(found, "STANCH_API_KEYS_DIR"),
+            prometheus_table=_path(found, "STANCH_PROMETHEUS_TABLE"),
         )
 
 

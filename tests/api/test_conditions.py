@@ -78,7 +78,6 @@ def test_blind_disabled_and_empty() -> None:
     assert (said["Ready"], said["Degraded"]) == ((False, "AllBlind"), (True, "BlindFleet"))
     assert of(decodes(0.0, limits=Limits(mode=Mode.DISABLED)))["Ready"] == (False, "Disabled")
     assert of(World({}))["Ready"] == (False, "NoEngines")
-    assert of(decodes(0.0, limits=Limits(unable="no such source")))["Ready"] == (False, "Unsupported")
 
 
 def test_of_an_incident() -> None:

@@ -147,11 +147,6 @@ def test_idle_canaries_are_sent_only_where_the_watch_asks_for_them() -> None:
     assert limits_of(watch("leakwatch-enforce")).idle_every_seconds is None
 
 
-def test_a_watch_whose_readings_are_to_come_from_prometheus_says_that_it_cannot() -> None:
-    assert "set spec.source to Scrape" in limits_of(watch("leakwatch-prometheus")).unable
-    assert limits_of(watch("leakwatch-enforce")).unable == ""
-
-
 def test_a_key_of_a_newer_version_is_ignored_on_reading() -> None:
     found = read(TOP / "docs" / "examples" / "leakwatch-minimal.yaml")
     found["spec"]["fromTheFuture"] = {"a": 1}

@@ -51,7 +51,6 @@ def asked(
         row(lambda: asked(limits=Limits()), False, id="nobody wants it"),
         row(lambda: asked(limits=replace(HOURLY, canary=False)), False, id="no canary allowed"),
         row(lambda: asked(limits=replace(HOURLY, mode=Mode.DISABLED)), False, id="disabled"),
-        row(lambda: asked(limits=replace(HOURLY, unable="no source")), False, id="unable"),
         row(lambda: asked(stop="somebody said so"), False, id="all is stopped"),
         row(lambda: asked(replace(IDLE, running=1)), False, id="a request runs"),
         row(lambda: asked(replace(IDLE, waiting=1)), False, id="a request waits"),

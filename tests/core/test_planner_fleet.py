@@ -220,19 +220,6 @@ def test_dry_run_acts_on_nothing(mode: Mode, releasable: bool) -> None:
         assert not world.incidents
 
 
-def test_a_watch_that_asks_for_what_is_not_there_does_nothing_and_ends_what_is_open() -> None:
-    world = fleet(Sim("d1", leak=0.7), Sim("d2"))
-    while not world.units["d1"].draining:
-        world.run(1)
-    log = len(world.log)
-    world.limits = replace(ENFORCE, unable="no such source")
-    world.run(40)
-    assert (world.only().code, world.only().detail) == ("Unsupported", "no such source")
-    assert {verb for verb, _ in world.log[log:]} <= {Verb.LIFT}
-    assert (world.units["d1"].run, len(world.incidents)) == (1, 1)
-    assert "Unsupported" in waits(world, "d1")
-
-
 def test_dry_run_says_what_it_would_have_done_step_by_step_once() -> None:
     world = fleet(Sim("d1", leak=0.7, peers=("p1",)), Sim("p1", Role.PREFILL), limits=Limits()).run(40)
     assert world.story() == [

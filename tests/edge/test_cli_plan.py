@@ -117,9 +117,8 @@ def test_what_an_earlier_dry_run_has_said_is_said_again() -> None:
     [
         (replace(ENFORCE, mode=Mode.DISABLED), "Disabled"),
         (replace(ENFORCE, paused=True), "Paused"),
-        (replace(ENFORCE, unable="no such source"), "Unsupported"),
     ],
-    ids=["disabled", "paused", "unable"],
+    ids=["disabled", "paused"],
 )
 def test_what_is_switched_off(limits: Limits, reason: str) -> None:
     found = foreseen(world(decode("a", leak=0.7), limits=limits))[0]

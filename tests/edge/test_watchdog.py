@@ -258,22 +258,22 @@ def test_a_pod_that_changed_since_it_was_listed_is_looked_at_again(tmp_path: Pat
     play(tmp_path, script)
 
 
-def test_a_watch_of_a_source_that_is_not_built_says_so_and_watches_nothing(tmp_path: Path) -> None:
+def test_a_watch_whose_prometheus_does_not_answer_says_so_and_believes_nothing(tmp_path: Path) -> None:
     async def script(s: Scene) -> None:
-        s.cluster.watch(source="Prometheus", prometheus={"url": "http://prometheus.monitoring:9090"})
-        async with s.watchdog() as dog:
-            await until(s.turned, 30)
-            turns = s.cluster.seen.count("GET pods")
-            for _ in range(3):
-                dog.wake()
-                await until(lambda: s.cluster.seen.count("GET pods") > turns, 30)  # noqa: B023
-                turns = s.cluster.seen.count("GET pods")
+        s.cluster.watch(source="Prometheus", prometheus={"url": "http://127.0.0.1:9"})
+
+        def ready() -> dict[str, str]:
+            status = s.cluster.objects["leakwatches", "shop"].get("status", {})
+            found = [one for one in status.get("conditions", []) if one["type"] == "Ready"]
+            return found[0] if found else {}
+
+        async with s.watchdog():
+            await until(lambda: ready().get("reason") == "PrometheusUnreachable", 30)
+        assert ready()["status"] == "False"
+        assert ready()["message"] == "http://127.0.0.1:9: the connection was refused"
         status = s.cluster.objects["leakwatches", "shop"]["status"]
-        ready = next(one for one in status["conditions"] if one["type"] == "Ready")
-        assert (ready["status"], ready["reason"]) == ("False", "Unsupported")
-        assert "spec.source is Prometheus" in ready["message"]
-        assert [(one["units"], one["engines"]) for one in status["roles"]] == [(1, 0)]
-        assert (s.engine.paths, s.cluster.incidents) == ([], [])
+        assert [(one["engines"], one["blind"]) for one in status["roles"]] == [(1, 1)]
+        assert ("/metrics" in s.engine.paths, s.cluster.incidents) == (False, [])
 
     play(tmp_path, script)
 

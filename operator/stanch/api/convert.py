@@ -20,7 +20,7 @@ from stanch.api.incident import (
 )
 from stanch.api.names import ANNOTATION_APPROVE
 from stanch.api.thresholds import thresholds
-from stanch.api.watch import LeakWatch, Source
+from stanch.api.watch import LeakWatch
 from stanch.api.watch_status import (
     BreakerStatus,
     ClaimStatus,
@@ -33,10 +33,6 @@ from stanch.core.plan_limits import Limits, MaxUnavailable
 from stanch.core.policy import Policy
 
 _TEXT = 1024
-_NO_PROMETHEUS = (
-    "spec.source is Prometheus, which this version cannot read yet: its engines are not watched; set "
-    "spec.source to Scrape and remove spec.prometheus"
-)
 _MOST_STUCK = 100
 
 
@@ -58,7 +54,6 @@ def limits_of(watch: LeakWatch) -> Limits:
         idle_every_seconds=spec.canary.idle_every_seconds,
         interval_seconds=spec.interval_seconds,
         floor_ratio=floor,
-        unable=_NO_PROMETHEUS if spec.source is Source.PROMETHEUS else "",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -154,11 +155,48 @@ def _is_amount(value: int | str) -> bool:
     return value.endswith("%") and head.isascii() and head.isdigit() and head[0] != "0" and int(head) <= 100
 
 
-class PrometheusSource(Model):
-    """Where the readings come from under source Prometheus."""
+SeriesLabel = Annotated[
+    str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")
+]
+SeriesValue = Annotated[str, StringConstraints(max_length=1024)]
 
-    url: Annotated[str, StringConstraints(min_length=8, max_length=1024, pattern=r"^https?://.+")]
-    """Address of its HTTP API, such as http://prometheus.monitoring:9090."""
+
+class PrometheusLabels(Model):
+    """Labels of the series, where they are not those of a common setup (docs/prometheus.md)."""
+
+    namespace: SeriesLabel | None = None
+    """Holds the pod's namespace."""
+    pod: SeriesLabel | None = None
+    """Holds the pod's name."""
+    engine: SeriesLabel | None = None
+    """Holds vLLM's own label engine, the data-parallel rank."""
+
+
+class PrometheusSource(Model):
+    """Where the readings come from under source Prometheus. Credentials are not given here but by the
+    operator's own table, by URL (docs/prometheus.md)."""
+
+    rules: ClassVar = (
+        Rule(
+            "!has(self.matchers) || self.matchers.all(name, name.matches('^[a-zA-Z_][a-zA-Z0-9_]*$'))",
+            "matchers must be names of labels, such as cluster, with their values",
+            lambda it: all(re.fullmatch("[a-zA-Z_][a-zA-Z0-9_]*", name) for name in it.matchers),
+            ".matchers",
+        ),
+    )
+
+    url: Annotated[
+        str, StringConstraints(min_length=8, max_length=1024, pattern=r"^https?://[^@?#\\ \t\r\n]+$")
+    ]
+    """Address of its HTTP API without /api/v1, such as http://prometheus.monitoring:9090; for Mimir with
+    /prometheus."""
+    labels: PrometheusLabels = PrometheusLabels()
+    """Which labels tell whose series is whose. Left out: those of the common setups, tried in order."""
+    matchers: Annotated[dict[SeriesLabel, SeriesValue], Field(max_length=16)] = {}
+    """Labels that every series must have with these very values, such as cluster: eu-1 where several clusters
+    write into one Prometheus."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=120)] = 10
+    """How long an answer may take."""
 
 
 class WatchedRoles(Model):
@@ -241,8 +279,8 @@ class Watching(Model):
     mode: Mode = Mode.OBSERVE
     """Disabled: nothing. Observe: find, confirm, and say what would be done. Enforce: repair."""
     source: Source = Source.SCRAPE
-    """Scrape: each engine's own /metrics. Prometheus: a few queries for the whole fleet; not built yet:
-    such a watch is not Ready and does nothing."""
+    """Scrape: each engine's own /metrics. Prometheus: a few queries for the whole fleet; what is confirmed
+    is still asked of the engine itself."""
     prometheus: PrometheusSource | None = None
     """With source Prometheus only."""
     interval_seconds: Annotated[int, Field(ge=1, le=600)] = 5

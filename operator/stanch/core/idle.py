@@ -34,7 +34,7 @@ def whom(
     busy: units that have an open incident. asked: when an engine was last asked, of those that were.
     """
     every = limits.idle_every_seconds
-    off = limits.mode is Mode.DISABLED or limits.unable or fleet.stop is not None or not limits.canary
+    off = limits.mode is Mode.DISABLED or fleet.stop is not None or not limits.canary
     if every is None or off:
         return []
     known = {verdict.engine: (verdict, sample) for verdict, sample in readings}

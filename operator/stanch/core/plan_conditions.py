@@ -27,6 +27,28 @@ class Said:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Why:
+    """reason: one word in CamelCase. message: a sentence that says what to do."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What is to be said of where the readings come from, where that is not the engines themselves.
+
+    trouble: why none comes. notice: what is not as it should be, although they come.
+    """
+
+    trouble: Why | None = None
+    notice: Why | None = None
+
+
+_NOTHING_SAID = Readings()
+
+
 def of_watch(
     fleet: Fleet,
     verdicts: Iterable[Verdict],
@@ -34,15 +56,18 @@ def of_watch(
     incidents: Iterable[Incident],
     ledger: Ledger,
     limits: Limits,
+    readings: Readings | None = None,
 ) -> tuple[Said, ...]:
-    """Of the watch after a plan. incidents, ledger: as the plan left them. A leak does not clear Ready."""
+    """Of the watch after a plan. incidents, ledger: as the plan left them. A leak does not clear Ready.
+    readings: None where the engines themselves are read."""
+    source = readings or _NOTHING_SAID
     read = list(verdicts)
     blind = [verdict for verdict in read if verdict.state is State.BLIND]
     known = list(incidents)
     open_ = [incident for incident in known if incident.open]
     return (
-        _ready(fleet, read, blind, limits),
-        _degraded(fleet, read, blind, known, ledger),
+        _ready(fleet, read, blind, limits, source.trouble),
+        _degraded(fleet, read, blind, known, ledger, source.notice),
         _leaking(open_, read),
         _of(made.deferred, "BudgetStarved", _STARVED, "NothingWaits"),
         _of(made.deferred, "Conflict", (Reason.CONFLICT,), "NoConflict"),
@@ -68,13 +93,15 @@ def of_incident(incident: Incident) -> tuple[Said, ...]:
     )
 
 
-def _ready(fleet: Fleet, read: list[Verdict], blind: list[Verdict], limits: Limits) -> Said:
+def _ready(
+    fleet: Fleet, read: list[Verdict], blind: list[Verdict], limits: Limits, trouble: Why | None
+) -> Said:
     if limits.mode is Mode.DISABLED:
         return Said("Ready", False, "Disabled", "spec.mode is Disabled")
-    if limits.unable:
-        return Said("Ready", False, Reason.UNABLE.value, limits.unable)
     if not fleet.units:
         return Said("Ready", False, "NoEngines", "no pod is selected: see spec.roles")
+    if trouble is not None:
+        return Said("Ready", False, trouble.reason, trouble.message)
     if len(blind) == len(read):
         why = blind[0].cause if blind else "nothing was read yet"
         return Said("Ready", False, "AllBlind", f"no engine can be read: {why}")
@@ -82,7 +109,12 @@ def _ready(fleet: Fleet, read: list[Verdict], blind: list[Verdict], limits: Limi
 
 
 def _degraded(
-    fleet: Fleet, read: list[Verdict], blind: list[Verdict], incidents: list[Incident], ledger: Ledger
+    fleet: Fleet,
+    read: list[Verdict],
+    blind: list[Verdict],
+    incidents: list[Incident],
+    ledger: Ledger,
+    notice: Why | None,
 ) -> Said:
     if ledger.tripped is not None:
         return Said("Degraded", True, "BreakerOpen", ledger.tripped_why)
@@ -96,6 +128,8 @@ def _degraded(
         return Said("Degraded", True, "Escalated", f"a person has to look at {_some(escalated)}")
     if len(blind) * 2 > len(read):
         return Said("Degraded", True, "BlindFleet", f"{len(blind)} of {len(read)} engines cannot be read")
+    if notice is not None:
+        return Said("Degraded", True, notice.reason, notice.message)
     return Said("Degraded", False, "AsExpected")
 
 

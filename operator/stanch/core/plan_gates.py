@@ -19,8 +19,6 @@ def switched_off(scene: Scene) -> Why | None:
         return Reason.STOPPED, f"all action is stopped: {scene.fleet.stop}"
     if scene.limits.mode is Mode.DISABLED:
         return Reason.DISABLED, "the watch's mode is Disabled"
-    if scene.limits.unable:
-        return Reason.UNABLE, scene.limits.unable
     return None
 
 

@@ -41,9 +41,8 @@ class MaxUnavailable:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """A watch's spec as far as the planner needs it. Seconds in the names; floor_ratio: usage below it is
-    nothing. canary: whether one may be sent where there is no kit. unable: why this version cannot do what
-    the watch asks for, "" where it can; then nothing is done. idle_every_seconds: how often an idle engine is
-    asked whether it would answer; None: never."""
+    nothing. canary: whether one may be sent where there is no kit. idle_every_seconds: how often an idle
+    engine is asked whether it would answer; None: never."""
 
     mode: Mode = Mode.OBSERVE
     steps: frozenset[Rung] = frozenset(Rung)
@@ -58,7 +57,6 @@ class Limits:
     canary: bool = True
     interval_seconds: float = 5.0
     floor_ratio: float = 0.05
-    unable: str = ""
     idle_every_seconds: float | None = None
 
 

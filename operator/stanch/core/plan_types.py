@@ -85,7 +85,6 @@ class Reason(str, Enum):
     BLIND_FLEET = "BlindFleet"
     STOPPED = "Stopped"
     DISABLED = "Disabled"
-    UNABLE = "Unsupported"  # the watch asks for what this version does not have
     PAUSED = "Paused"
     OBSERVED = "Observed"  # dry run has said what it would do
     CONFLICT = "Conflict"

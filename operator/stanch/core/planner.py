@@ -179,8 +179,6 @@ def _rung(scene: Scene, incident: Incident, unit: Unit | None) -> Incident:
     acted = any(step.name in _ACTING for step in incident.steps)
     if scene.limits.mode is Mode.DISABLED:
         return incident.close(Ending.GAVE_UP, "the watch's mode is Disabled", scene.now, "Disabled")
-    if scene.limits.unable:
-        return incident.close(Ending.GAVE_UP, scene.limits.unable, scene.now, Reason.UNABLE.value)
     if scene.limits.mode is Mode.OBSERVE and acted:
         why = "the watch went to Observe on the way; nothing more is done"
         return incident.close(Ending.WOULD_DO, why, scene.now)

@@ -33,8 +33,9 @@ class Lifecycle(str, Enum):
 class Sample:
     """One reading of one engine (one vLLM EngineCore, one data-parallel rank).
 
-    t: seconds, Unix time live, the file's own time in a replay. age_seconds: how old the values already were
-    at t (a scrape: 0; a Prometheus query: the age of its newest point).
+    t: seconds, Unix time live, the file's own time in a replay: when the engine gave the values, which for a
+    reading by way of Prometheus is when that scraped it. age_seconds: how old they are by now, where that is
+    more than a gap.
     usage: referenced share of the KV cache, 0..1 (cached but free blocks do not count).
     running, waiting: requests. waiting_deferred: the part of waiting that waits for a KV transfer, a grammar,
     a LoRA slot or a streaming session (vLLM 0.20 and later).

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stanch.api.watch import LeakWatch
 from stanch.core.fleet import Capability, Unit, Way
+from stanch.core.plan_conditions import Readings
 from stanch.core.plan_limits import Mode
 from stanch.core.report import age_text
 from stanch.edge.advice import advise
@@ -99,6 +100,26 @@ def selected(watch: LeakWatch, roles: Sequence[str], refused: Iterable[tuple[str
         ]
     namespace = watch.metadata.namespace
     return [*found, *(Finding(f"{namespace}/{pod}", "pods", Mark.FAIL, why) for pod, why in refused)]
+
+
+def by_prometheus(
+    watch: LeakWatch, url: str, readings: Readings | None, engines: int, blind: Mapping[str, str]
+) -> list[Finding]:
+    """engines: targets that were asked about. blind: why one of them could not be read, by its name."""
+    about, namespace = about_watch(watch), watch.metadata.namespace
+    trouble = None if readings is None else readings.trouble
+    if trouble is not None:
+        todo = "it is asked from where you are: look from where the operator runs too; docs/prometheus.md"
+        return [Finding(about, "prometheus", Mark.FAIL, f"{trouble.reason}: {trouble.message}", todo)]
+    notice = None if readings is None else readings.notice
+    read = f"{url} has readings of {engines - len(blind)} of {engines} engines"
+    found = [Finding(about, "prometheus", Mark.FAIL if blind else Mark.OK, read)]
+    if notice is not None:
+        found.append(Finding(about, "prometheus", Mark.WARN, f"{notice.reason}: {notice.message}"))
+    return [
+        *found,
+        *(Finding(f"{namespace}/{one}", "prometheus", Mark.FAIL, why) for one, why in blind.items()),
+    ]
 
 
 def engine_version(pod: str, version: str | None) -> Finding:

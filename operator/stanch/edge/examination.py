@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import aiohttp
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, Obje
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.live import Live, watching
 from stanch.edge.permissions import LEASE, NEEDED, POLICY, UNWANTED, Permission
+from stanch.edge.prometheus_query import Wanted, wanted_of
 from stanch.edge.survey import Surveyor
 from stanch.edge.targets import Watched
 from stanch.edge.units import Object
@@ -113,16 +115,24 @@ async def watches_of(cluster: Cluster, namespace: str | None) -> tuple[list[Leak
     return read, found
 
 
-async def of_watch(cluster: Cluster, watch: LeakWatch, key: kit.Key = kit.no_key) -> list[Finding]:
-    """Of one watch and of each pod that it selects. key: reads the engines' API key; raises FileError."""
+async def of_watch(
+    cluster: Cluster, watch: LeakWatch, key: kit.Key = kit.no_key, prometheus_table: Path | None = None
+) -> list[Finding]:
+    """Of one watch and of each pod that it selects. key: reads the engines' API key; raises FileError.
+    prometheus_table: of credentials."""
     meta = watch.metadata
     found = [diagnosis.mode(watch)]
-    async with watching([], policy_of(watch), key=key) as live, client.session() as session:
+    wanted = wanted_of(watch, prometheus_table)
+    async with watching([], policy_of(watch), key=key, wanted=wanted) as live, client.session() as session:
         try:
             seen = await Surveyor(cluster, live, session, meta.namespace, meta.name).read()
         except ClusterError as error:
             return [*found, Finding(found[0].about, "pods", Mark.UNKNOWN, str(error))]
         await live.look()
+        if wanted is not None:
+            found += _by_prometheus(live, watch, wanted)
+            # What is confirmed is asked of the engines themselves, so they must be reached too.
+            await live.look_again(live.watched)
         asked = await _engines(live, session, meta.namespace)
     chosen, refused = seen.selection.chosen, seen.selection.refused
     roles = [one.role.value for one in chosen]
@@ -139,6 +149,19 @@ async def of_watch(cluster: Cluster, watch: LeakWatch, key: kit.Key = kit.no_key
             found.append(diagnosis.commands(about, one.raw, one.container))
         found += [diagnosis.cordon(about, capability), *diagnosis.repair(about, unit)]
     return found
+
+
+def _by_prometheus(live: Live, watch: LeakWatch, wanted: Wanted) -> list[Finding]:
+    """What came by way of the Prometheus just now."""
+    blind = {}
+    for name in live.watched:
+        scrape = live.newest(name)
+        why = (
+            "nothing was read" if scrape is None else next((s.blind for s in scrape.samples if s.blind), None)
+        )
+        if why is not None:
+            blind[name] = why
+    return diagnosis.by_prometheus(watch, wanted.url, live.readings, len(live.watched), blind)
 
 
 async def _engines(live: Live, session: aiohttp.ClientSession, namespace: str) -> list[Finding]:

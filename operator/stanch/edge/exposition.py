@@ -9,6 +9,7 @@ whole page unreadable, because nobody knows what else of it is wrong.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
@@ -111,11 +112,11 @@ _ESCAPE = re.compile(r'\\([\\n"])')
 # A line that is neither empty nor a comment nor starts with a name: something happened to this page.
 _GARBAGE = re.compile(rb"\n(?!\r?\n|[a-zA-Z_:#]|\Z)")
 
-_Labels = tuple[tuple[str, str], ...]
+Labels = tuple[tuple[str, str], ...]
 
 
 @lru_cache(maxsize=8192)
-def _labels(raw: bytes) -> tuple[str, str, _Labels] | None:
+def _labels(raw: bytes) -> tuple[str, str, Labels] | None:
     """(model_name, engine, all labels sorted) of what stands between the braces; None where it is malformed.
 
     Kept for the label sets seen last: they are the same at every scrape.
@@ -134,7 +135,7 @@ def _labels(raw: bytes) -> tuple[str, str, _Labels] | None:
     return _of(found)
 
 
-def _of(found: dict[str, str]) -> tuple[str, str, _Labels]:
+def _of(found: dict[str, str]) -> tuple[str, str, Labels]:
     return found.get("model_name", ""), found.get("engine", ""), tuple(sorted(found.items()))
 
 
@@ -148,7 +149,7 @@ def read(body: bytes) -> Page:
     if problem is not None:
         return Page(problem=problem)
     # (model, engine) -> name -> what the page says of it, the series told apart by their labels
-    engines: dict[tuple[str, str], dict[bytes, dict[_Labels, float]]] = {}
+    engines: dict[tuple[str, str], dict[bytes, dict[Labels, float]]] = {}
     start: set[float] = set()
     twice: set[tuple[str, str, bytes]] = set()
     for count, match in enumerate(_LINE.finditer(b"\n" + body)):
@@ -180,7 +181,7 @@ def read(body: bytes) -> Page:
     ray = any(name.startswith(b"ray_") for values in engines.values() for name in values)
     return Page(
         tuple(
-            _engine(model, engine, values, {name for m, e, name in twice if (m, e) == (model, engine)})
+            engine_of(model, engine, values, {name for m, e, name in twice if (m, e) == (model, engine)})
             for (model, engine), values in engines.items()
         ),
         # On a page of Ray it is the start of Ray's agent, which says nothing of the engine.
@@ -210,9 +211,18 @@ def _number(text: bytes) -> float | None:
         return None
 
 
-def _engine(
-    model: str, engine: str, values: dict[bytes, dict[_Labels, float]], twice: set[bytes]
+def engine_of(
+    model: str,
+    engine: str,
+    values: Mapping[bytes, Mapping[Labels, float]],
+    twice: Collection[bytes] = (),
+    missing: str = f"missing from the page: {NOT_VLLM}",
 ) -> EngineReading:
+    """One engine by its series: the name of each, the labels that tell it from others of its name, its value.
+
+    twice: names of which one series is there twice, with two values. missing: what to say of a family that is
+    needed and not there.
+    """
     fields: dict[str, float] = {}
     problem: str | None = None
     for family in FAMILIES:
@@ -224,10 +234,12 @@ def _engine(
             continue
         if value is not None:
             fields[family.field] = value
-    return EngineReading(model, engine, **fields, problem=problem or _missing(fields))
+    return EngineReading(model, engine, **fields, problem=problem or _missing(fields, missing))
 
 
-def _value(family: Family, values: dict[bytes, dict[_Labels, float]], twice: set[bytes]) -> float | None:
+def _value(
+    family: Family, values: Mapping[bytes, Mapping[Labels, float]], twice: Collection[bytes]
+) -> float | None:
     """The family's value by the first of its names that the page has. Raises _ContradictionError."""
     for spelling in _SPELLINGS[family.field]:
         if spelling not in values:
@@ -251,7 +263,7 @@ def _value(family: Family, values: dict[bytes, dict[_Labels, float]], twice: set
     return None
 
 
-def _missing(fields: dict[str, float]) -> str | None:
+def _missing(fields: dict[str, float], missing: str) -> str | None:
     """Which required family the engine lacks, as a sentence."""
     absent = [field for field in REQUIRED_GAUGES if field not in fields]
     if not any(field in fields for field in TOKEN_COUNTERS):
@@ -259,4 +271,4 @@ def _missing(fields: dict[str, float]) -> str | None:
     if not absent:
         return None
     names = ", ".join(BY_FIELD[field].names[0] for field in absent)
-    return f"{names} {'is' if len(absent) == 1 else 'are'} missing from the page: {NOT_VLLM}"
+    return f"{names} {'is' if len(absent) == 1 else 'are'} {missing}"

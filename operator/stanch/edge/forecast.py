@@ -48,10 +48,6 @@ def forecast(
 ) -> tuple[Forecast, ...]:
     """history: with what the engines said when they were asked. Open incidents first, then what is new, the
     worst first, then what waits; a unit comes once."""
-    if limits.unable:
-        return tuple(
-            Forecast(unit.key, reason=Reason.UNABLE.value, message=limits.unable) for unit in fleet.units
-        )
     real, dry = _plans(fleet, verdicts, history, limits, now)
     found: dict[str, Forecast] = {}
     later = {one.name: one for one in real.incidents}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from stanch.api.convert import policy_of
 from stanch.api.watch import LeakWatch
@@ -17,6 +18,7 @@ from stanch.edge.cluster import Cluster
 from stanch.edge.forecast import Forecast, forecast, questions
 from stanch.edge.kit import Key, no_key
 from stanch.edge.live import Live, watching
+from stanch.edge.prometheus_query import wanted_of
 from stanch.edge.survey import Survey, Surveyor
 from stanch.edge.waking import ended
 
@@ -31,12 +33,20 @@ class Foresight:
 
 
 async def foresee(
-    cluster: Cluster, namespace: str, name: str, seconds: float | None, *, canary: bool, key: Key = no_key
+    cluster: Cluster,
+    namespace: str,
+    name: str,
+    seconds: float | None,
+    *,
+    canary: bool,
+    key: Key = no_key,
+    table: Path | None = None,
 ) -> Foresight:
     """seconds: to watch for before planning, None for one look. canary: whether one may be sent, where the
-    watch allows it. Raises ClusterError, ValidationError."""
+    watch allows it. table: of credentials of Prometheus servers. Raises ClusterError, ValidationError."""
     watch = LeakWatch.model_validate(await cluster.watch(namespace, name))
-    async with watching([], policy_of(watch), key) as live, client.session() as session:
+    wanted = wanted_of(watch, table)
+    async with watching([], policy_of(watch), key, wanted=wanted) as live, client.session() as session:
         surveyor = Surveyor(cluster, live, session, namespace, name)
         # Who there is to be read is known by the first reading only.
         await surveyor.read()

@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Protocol
 
 import aiohttp
 
 from stanch.core.detector import EngineState
 from stanch.core.kit import KitReport
 from stanch.core.look import look_every
+from stanch.core.plan_conditions import Readings
 from stanch.core.policy import Policy
 from stanch.core.sample import Role, Sample
 from stanch.core.turn import Deployment, Memory, Reading, turn
@@ -23,7 +25,10 @@ from stanch.edge.kit import Facts, Key, KitError, no_key
 from stanch.edge.kits import Kits
 from stanch.edge.learned import Learned
 from stanch.edge.one_engine import SeveralError
+from stanch.edge.prometheus import Prometheus
+from stanch.edge.prometheus_query import Wanted
 from stanch.edge.scrape import Scrape, Scraper
+from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.waking import ended
 
@@ -42,13 +47,35 @@ class Clock:
         return self._offset + time.monotonic()
 
 
+class Source(Protocol):
+    """Where readings come from: the engines themselves (Scraper), or a Prometheus (Prometheus). judged_every:
+    seconds between two readings, as far as they come that often."""
+
+    @property
+    def readings(self) -> Readings | None: ...
+
+    @property
+    def judged_every(self) -> float: ...
+
+    async def run(self, deliver: Callable[[Scrape], None]) -> None:
+        """Deliver every new reading, until cancelled."""
+
+    async def look(self, targets: Sequence[Target]) -> list[Scrape]:
+        """What is new of these, now."""
+
+    async def once(self, target: Target) -> Scrape:
+        """What the engine itself says, now."""
+
+    def retarget(self, targets: Sequence[Target]) -> None: ...
+
+
 class Live:
-    """Judges what a Scraper brings. Use `watching(...)`, which opens and closes all of it."""
+    """Judges what a Source brings. Use `watching(...)`, which opens and closes all of it."""
 
     def __init__(
         self,
         watched: Sequence[Watched],
-        scraper: Scraper,
+        source: Source,
         session: aiohttp.ClientSession,
         policy: Policy,
         clock: Callable[[], float],
@@ -58,7 +85,7 @@ class Live:
         self.policy = policy
         self.clock = clock
         self.key = key
-        self._scraper = scraper
+        self._source = source
         self._kits = Kits(session, clock, key)
         self._learned = Learned(session, clock, self._kits)
         self._asking = Asking(self, session, clock, key)
@@ -83,7 +110,7 @@ class Live:
         """Watch these from now on; what is known of an engine that stays is kept, a new one is learned of in
         the background. Raises ValueError where two have the same name."""
         before, after = self.watched, {one.target.name: one for one in watched}
-        self._scraper.retarget([one.target for one in watched])
+        self._source.retarget([one.target for one in watched])
         self.watched = after
         for name, old in before.items():
             if name not in after or after[name].target != old.target:
@@ -94,11 +121,21 @@ class Live:
                 self._learned.learn_again(one)
 
     async def scraping(self) -> None:
-        """Scrape every target once per interval, until cancelled: for those who call turn() themselves."""
-        await self._scraper.run(self.take)
+        """Read every target once per interval, until cancelled: for those who call turn() themselves."""
+        await self._source.run(self.take)
+
+    @property
+    def readings(self) -> Readings | None:
+        """What is to be said of where the readings come from; None where the engines themselves are read."""
+        return self._source.readings
+
+    @property
+    def judged_every(self) -> float:
+        """Seconds between two readings that holds are judged by."""
+        return self._source.judged_every
 
     async def look_again(self, names: Iterable[str]) -> None:
-        """Scrape these once more, now."""
+        """Read these once more, now, from the engines themselves."""
         await self._read([self.watched[name] for name in names if name in self.watched])
 
     def newest(self, name: str) -> Scrape | None:
@@ -118,11 +155,12 @@ class Live:
         self._memory = replace(self._memory, deployments=known)
 
     async def look(self) -> None:
-        """Scrape every target once, now."""
-        await self._read(list(self.watched.values()))
+        """Read every target once, now."""
+        for scrape in await self._source.look([one.target for one in self.watched.values()]):
+            self.take(scrape)
 
     async def _read(self, watched: Sequence[Watched]) -> None:
-        for scrape in await asyncio.gather(*(self._scraper.once(one.target) for one in watched)):
+        for scrape in await asyncio.gather(*(self._source.once(one.target) for one in watched)):
             self.take(scrape)
 
     def take(self, scrape: Scrape) -> None:
@@ -165,7 +203,7 @@ class Live:
         """
         interval = self.policy.interval_seconds
         loop = asyncio.get_running_loop()
-        running = asyncio.create_task(self._scraper.run(self.take))
+        running = asyncio.create_task(self._source.run(self.take))
         start = loop.time()
         number = 0
         try:
@@ -198,8 +236,8 @@ class Live:
                 if sample.engine in named:
                     sample = _namesake(sample, watched.target.shown, len(named))
                 named.add(sample.engine)
-                report = self._kits.report(scrape, sample.engine, now, self.policy.gap_seconds)
-                sample = self._aged(sample, now)
+                report = self._kits.report(scrape, sample.engine, now, policy.gap_seconds)
+                sample = _aged(sample, now, policy.gap_seconds)
                 if name in self._several:
                     sample = Sample(sample.t, sample.engine, blind=one_engine.SEVERAL)
                 readings.append(Reading(sample, self.role(watched), watched.deployment, policy, report))
@@ -241,11 +279,6 @@ class Live:
                 found.append(self.watched[name])
         return found
 
-    def _aged(self, sample: Sample, now: float) -> Sample:
-        """The sample, or where no newer one came for long, the same with its age."""
-        age = now - sample.t
-        return replace(sample, age_seconds=age) if age > self.policy.gap_seconds else sample
-
     def policy_of(self, watched: Watched) -> Policy:
         """The target's policy, with the lease and pin times that its kit or its version tells."""
         return self._learned.policy_of(watched)
@@ -276,7 +309,7 @@ class Live:
     async def read(self, judged: Judged) -> Sample:
         """A new reading of one engine."""
         name = judged.verdict.engine
-        scrape = await self._scraper.once(judged.watched.target)
+        scrape = await self._source.once(judged.watched.target)
         for sample in scrape.samples:
             if sample.engine == name:
                 return sample
@@ -295,6 +328,12 @@ class Live:
         )
 
 
+def _aged(sample: Sample, now: float, gap_seconds: float) -> Sample:
+    """The sample, or where no newer one came for long, the same with its age."""
+    age = now - sample.t
+    return replace(sample, age_seconds=age) if age > gap_seconds else sample
+
+
 def _namesake(sample: Sample, url: str, number: int) -> Sample:
     """A second engine of the same name: blind under one of its own, because holds go by the name."""
     why = f"another engine is called {sample.engine} too: give the targets other names (docs/targets.md)"
@@ -307,13 +346,19 @@ async def watching(
     policy: Policy,
     key: Key = no_key,
     clock: Callable[[], float] | None = None,
+    wanted: Wanted | None = None,
 ) -> AsyncIterator[Live]:
-    """A Live over these targets, with the connections that it needs. clock: the process's, if it has one."""
+    """A Live over these targets, with the connections that it needs. clock: the process's, if it has one.
+    wanted: of the Prometheus that its readings come from, where that is not the engines themselves."""
     clock = clock or Clock()
     async with AsyncExitStack() as stack:
         targets = [one.target for one in watched]
         scraper = await stack.enter_async_context(Scraper(targets, policy.interval_seconds, clock=clock))
         session = await stack.enter_async_context(client.session())
-        live = Live(watched, scraper, session, policy, clock, key)
+        source: Source = scraper
+        if wanted is not None:
+            source = prometheus = Prometheus(wanted, scraper, policy.interval_seconds, clock)
+            stack.push_async_callback(prometheus.close)
+        live = Live(watched, source, session, policy, clock, key)
         stack.push_async_callback(live.close)
         yield live

@@ -27,6 +27,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
+from stanch.core.plan_conditions import Readings
 from stanch.core.sample import Sample
 from stanch.edge.exposition import Page, read
 from stanch.edge.families import UNASKED
@@ -93,7 +94,11 @@ class Scraper:
 
     interval_seconds: between two turns of a target. deadline_seconds: for one turn. clock: gives the samples'
     times (Unix time). skipped: turns that did not happen because the one before was still on its way.
+    judged_every: seconds between two readings, which holds are judged by.
     """
+
+    # The engines themselves are read, so nothing is to be said of a way to them.
+    readings: Readings | None = None
 
     def __init__(
         self,
@@ -110,6 +115,7 @@ class Scraper:
         self._interval = interval_seconds
         self._deadline = deadline_seconds
         self._clock = clock
+        self.judged_every = interval_seconds
         self._known: dict[str, _Known] = {}
         self._retargeted = asyncio.Event()
         self._connector: aiohttp.TCPConnector | None = None
@@ -196,14 +202,26 @@ class Scraper:
             self.skipped += following - turn - 1
             turn = following
 
-    async def once(self, target: Target) -> Scrape:
-        """One turn of one target, now. It never raises for anything a server does."""
-        if self._session is None:
-            raise RuntimeError("a Scraper must be entered before it is used: async with Scraper(...)")
+    async def look(self, targets: Sequence[Target]) -> list[Scrape]:
+        """One turn of each of these, now."""
+        return await asyncio.gather(*map(self.once, targets))
+
+    def enter(self, target: Target, t: float, page: Page) -> Scrape:
+        """A turn of a target whose page came in another way. Its engines have the same names."""
+        return Scrape(target, t, self._of(target).reader.take(t, page), page, 0, 0.0, True)
+
+    def _of(self, target: Target) -> _Known:
         known = self._known.get(target.name)
         if known is None:
             way = Way.WHOLE if target.filtered_page is None else Way.SHORT
             known = self._known[target.name] = _Known(Reader.live(target.name), way)
+        return known
+
+    async def once(self, target: Target) -> Scrape:
+        """One turn of one target, now. It never raises for anything a server does."""
+        if self._session is None:
+            raise RuntimeError("a Scraper must be entered before it is used: async with Scraper(...)")
+        known = self._of(target)
         loop = asyncio.get_running_loop()
         start = loop.time()
         page, size, filtered = await self._ask(self._session, target, known, start)

@@ -25,6 +25,7 @@ from stanch.core.planner import unwatched
 from stanch.edge.api_keys import key_of
 from stanch.edge.cluster import Cluster, ClusterError, Listing
 from stanch.edge.news import News
+from stanch.edge.prometheus_query import wanted_of
 from stanch.edge.recording import written
 from stanch.edge.telemetry import Telemetry
 from stanch.edge.waking import ended, woken
@@ -47,11 +48,12 @@ _GRACE_SECONDS = 5.0
 class _Running:
     dog: Watchdog
     task: asyncio.Task[None]
-    policy: object
+    grounds: object
 
 
 class Supervisor:
-    """namespaces: those whose watches count; empty for all. api_keys: directory of the engines' keys."""
+    """namespaces: those whose watches count; empty for all. api_keys: directory of the engines' keys.
+    prometheus_table: the admin's, of credentials."""
 
     def __init__(
         self,
@@ -62,7 +64,9 @@ class Supervisor:
         news: News,
         namespaces: tuple[str, ...] = (),
         api_keys: Path | None = None,
+        prometheus_table: Path | None = None,
     ) -> None:
+        self._prometheus_table = prometheus_table
         self._news = news
         self._cluster = cluster
         self._telemetry = telemetry
@@ -134,8 +138,9 @@ class Supervisor:
         for key, running in list(self._running.items()):
             watch = watches.get(key)
             done = running.task.done()
-            # Other thresholds are another judgement: what was held by the old ones counts no more.
-            if watch is not None and not done and policy_of(watch) == running.policy:
+            # Other thresholds, or readings from elsewhere, are another judgement: what was held by the old
+            # ones counts no more.
+            if watch is not None and not done and _grounds(watch) == running.grounds:
                 continue
             del self._running[key]
             await ended(running.task, again=_DOG_ENDS_SECONDS)
@@ -146,10 +151,18 @@ class Supervisor:
         for key, watch in watches.items():
             if key not in self._running and self._again.get(key, 0.0) <= time.monotonic():
                 api_key = key_of(self._api_keys, key[0])
-                dog = Watchdog(self._cluster, self._telemetry, watch, self._clock, self._leads, api_key)
+                dog = Watchdog(
+                    self._cluster,
+                    self._telemetry,
+                    watch,
+                    self._clock,
+                    self._leads,
+                    api_key,
+                    self._prometheus_table,
+                )
                 task = asyncio.create_task(dog.run(), name=f"watchdog {'/'.join(key)}")
                 task.add_done_callback(lambda _: self._wake.set())
-                self._running[key] = _Running(dog, task, policy_of(watch))
+                self._running[key] = _Running(dog, task, _grounds(watch))
 
     async def _tidy(self, incidents: Iterable[LeakIncident]) -> None:
         """What ended long ago is deleted; what no watch means is ended."""
@@ -206,6 +219,11 @@ class Supervisor:
 
 def _key(watch: LeakWatch) -> Key:
     return watch.metadata.namespace, watch.metadata.name
+
+
+def _grounds(watch: LeakWatch) -> object:
+    """What a watchdog is begun with; another needs another one."""
+    return policy_of(watch), wanted_of(watch)
 
 
 def _incidents(lists: Iterable[Listing]) -> list[LeakIncident]:

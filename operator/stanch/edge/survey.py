@@ -18,9 +18,10 @@ from pydantic import ValidationError
 from stanch.api.convert import incident_of, ledger_of, limits_of
 from stanch.api.incident import LeakIncident
 from stanch.api.names import GROUP
-from stanch.api.watch import LeakWatch
+from stanch.api.watch import LeakWatch, Source
 from stanch.core.fleet import Fleet
 from stanch.core.history import Incident, Ledger
+from stanch.core.plan_conditions import Readings
 from stanch.core.plan_limits import Limits
 from stanch.core.verdict import State, Verdict
 from stanch.edge.asking import Judged
@@ -29,7 +30,7 @@ from stanch.edge.hearing import Hearing
 from stanch.edge.live import Live
 from stanch.edge.runs import Runs
 from stanch.edge.targets import Watched
-from stanch.edge.units import Heard, Selection, fleet_of, queries, select, targets, wanted
+from stanch.edge.units import Heard, Selection, fleet_of, paced, queries, select, targets, wanted
 from stanch.edge.units_build import target_name
 from stanch.edge.units_raw import Object, Ref, table
 
@@ -45,7 +46,8 @@ _CORE_KINDS = {"Node"}
 class Survey:
     """What was read. found: the incidents of the watch as objects, by name; incidents: the same for the
     planner. judged: by the engine's name. watched: by the target's name; reached: targets by unit.
-    strange: objects that could not be understood, one sentence each."""
+    strange: objects that could not be understood, one sentence each. readings: what is to be said of where
+    they come from, None where the engines themselves are read."""
 
     watch: LeakWatch
     ledger: Ledger
@@ -59,6 +61,7 @@ class Survey:
     selection: Selection
     heard: Mapping[str, Heard]
     strange: tuple[str, ...] = ()
+    readings: Readings | None = None
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -117,13 +120,13 @@ class Surveyor:
         understood, strange = self._understood(listed)
         found = _of_watch(watch, selection, understood)
         incidents = tuple(incident_of(one) for one in found.values())
-        watched = targets(watch, selection)
+        watched = paced(targets(watch, selection), self.live.judged_every)
         self.live.retarget(watched)
         attended = self._attended(selection, incidents)
         heard = await self._hearing.listen(watched, attended)
         heard = self._runs.in_step(selection, heard, self.live.clock())
         judged = {one.verdict.engine: one for one in self.live.turn()}
-        self._restless = _restless(judged.values())
+        self._restless = _restless(judged.values(), watch.spec.source)
         fleet = fleet_of(
             watch, selection, objects, slices, heard, listed_at=listed_at, now=self.live.clock(), stop=stop
         )
@@ -144,6 +147,7 @@ class Surveyor:
             selection,
             heard,
             tuple(strange),
+            self.live.readings,
         )
 
     def _known_owners(self) -> frozenset[Ref]:
@@ -215,9 +219,11 @@ class Surveyor:
         return frozenset(names)
 
 
-def _restless(judged: Iterable[Judged]) -> frozenset[str]:
-    """Targets of which an engine is not healthy."""
-    return frozenset(one.watched.target.name for one in judged if one.verdict.state is not State.HEALTHY)
+def _restless(judged: Iterable[Judged], source: Source) -> frozenset[str]:
+    """Targets of which an engine is not healthy. Where a Prometheus is read, not of one that is blind: it
+    would be read in its place, and the whole fleet where it is Prometheus that does not answer."""
+    well = {State.HEALTHY} if source is Source.SCRAPE else {State.HEALTHY, State.BLIND}
+    return frozenset(one.watched.target.name for one in judged if one.verdict.state not in well)
 
 
 def _by_pod(selection: Selection, watched: Mapping[str, Watched]) -> dict[str, list[Watched]]:

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from stanch.api.convert import policy_of
 from stanch.api.names import ANNOTATION_RESET_BREAKER
-from stanch.api.watch import LeakWatch, Source
+from stanch.api.watch import LeakWatch
 from stanch.core.fleet import Fleet
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
@@ -44,6 +44,7 @@ __all__ = [
     "Refused",
     "Selection",
     "fleet_of",
+    "paced",
     "queries",
     "select",
     "targets",
@@ -73,11 +74,8 @@ def targets(watch: LeakWatch, selection: Selection) -> list[Watched]:
 
     Named by the pod, or pod/port where it has several; the deployment is the watch. The policy is the
     watch's, with the lease and pin times that the engine's arguments say. A pod that is still on its first
-    start is not there yet; one whose container has restarted is, so that its restart is noticed. None where
-    the readings do not come from the engines themselves.
+    start is not there yet; one whose container has restarted is, so that its restart is noticed.
     """
-    if watch.spec.source is not Source.SCRAPE:
-        return []
     policy = policy_of(watch)
     found: list[Watched] = []
     for one in selection.chosen:
@@ -106,6 +104,22 @@ def _policy(policy: Policy, lease_seconds: float | None, pin_seconds: float | No
         lease_seconds=lease_seconds if policy.lease_seconds is None else policy.lease_seconds,
         kv_pin_seconds=max(policy.kv_pin_seconds, pin_seconds or 0.0),
     )
+
+
+def paced(watched: Iterable[Watched], every_seconds: float) -> list[Watched]:
+    """The same, to be judged by readings that are so far apart, where they come more rarely than the watch's
+    own interval."""
+    return [
+        one
+        if one.policy.interval_seconds >= every_seconds
+        else replace(one, policy=_slower(one.policy, every_seconds))
+        for one in watched
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _slower(policy: Policy, every_seconds: float) -> Policy:
+    return replace(policy, interval_seconds=every_seconds)
 
 
 def fleet_of(

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -28,6 +29,7 @@ from stanch.edge.executor import Executor
 from stanch.edge.idle import IdleCanaries
 from stanch.edge.kit import Key, no_key
 from stanch.edge.live import watching
+from stanch.edge.prometheus_query import wanted_of
 from stanch.edge.recording import Recorder, by_name, shape, watch_status, written
 from stanch.edge.survey import Survey, Surveyor
 from stanch.edge.telemetry import Telemetry, Turned, Watch
@@ -55,7 +57,7 @@ class WatchGoneError(Exception):
 
 class Watchdog:
     """One per LeakWatch, in the elected process. leads: whether it may act right now. key: reads the engines'
-    API key.
+    API key. prometheus_table: the admin's, of credentials.
 
     selected: names of the pods that the watch meant in its last turn; None before the first.
     """
@@ -68,6 +70,7 @@ class Watchdog:
         clock: Callable[[], float],
         leads: Callable[[], bool],
         key: Key = no_key,
+        prometheus_table: Path | None = None,
     ) -> None:
         self.selected: frozenset[str] | None = None
         self.turned_at = 0.0
@@ -79,17 +82,13 @@ class Watchdog:
         meta = watch.metadata
         self._watch = Watch(meta.namespace, meta.name, meta.uid)
         self._policy = policy_of(watch)
+        self._wanted = wanted_of(watch, prometheus_table)
         self._wake = asyncio.Event()
         self._swept = 0.0
         self._status_at = 0.0
         self._events: deque[EventText] = deque(maxlen=_MOST_EVENTS)
         self._posting: asyncio.Task[None] | None = None
         self._recorder = Recorder(cluster, telemetry.note)
-
-    @property
-    def policy(self) -> object:
-        """The thresholds that this loop was begun with; others need another loop."""
-        return self._policy
 
     def wake(self) -> None:
         """Something has happened: plan again at once."""
@@ -100,7 +99,7 @@ class Watchdog:
         try:
             async with AsyncExitStack() as stack:
                 live = await stack.enter_async_context(
-                    watching([], self._policy, clock=self._clock, key=self._key)
+                    watching([], self._policy, clock=self._clock, key=self._key, wanted=self._wanted)
                 )
                 session = await stack.enter_async_context(client.session())
                 surveyor = Surveyor(self._cluster, live, session, self._watch.namespace, self._watch.name)
@@ -162,7 +161,13 @@ class Watchdog:
         made = plan(survey.fleet, verdicts, history, limits, now)
         left = {**by_name(survey.incidents), **by_name(made.incidents)}
         said = plan_conditions.of_watch(
-            survey.fleet, verdicts, made, left.values(), made.ledger or survey.ledger, survey.limits
+            survey.fleet,
+            verdicts,
+            made,
+            left.values(),
+            made.ledger or survey.ledger,
+            survey.limits,
+            survey.readings,
         )
         if self._leads() and await self._write_watch(survey, made, said, now):
             # Before the steps, so that what a step writes is not taken for a rest of an earlier one.

@@ -25,13 +25,17 @@ _MOST_ERRORS = 20
 
 
 def load(
-    path: Path, model: type[Model], check: Callable[[Model], Iterator[tuple[Place, str]]] | None = None
+    path: Path,
+    model: type[Model],
+    check: Callable[[Model], Iterator[tuple[Place, str]]] | None = None,
+    list_in: str | None = None,
 ) -> Model:
     """The file as a model. Raises FileError for anything that is wrong with it, all of it at once.
 
-    check: yields what the model itself cannot see, as (place, sentence).
+    check: yields what the model itself cannot see, as (place, sentence). list_in: the file is a list, which
+    is this field of the model.
     """
-    root, data = _parsed(path)
+    root, data = _parsed(path, list_in)
     try:
         found = model.model_validate(data)
     except ValidationError as error:
@@ -40,14 +44,17 @@ def load(
         problems = list(check(found)) if check is not None else []
         if not problems:
             return found
+    if list_in is not None:
+        problems = [(place[1:], text.removeprefix(f"{list_in}.")) for place, text in problems]
     lines = [f"{path}:{_line(root, place)}: {text}" for place, text in problems[:_MOST_ERRORS]]
     if len(problems) > _MOST_ERRORS:
         lines.append(f"{path}: and {len(problems) - _MOST_ERRORS} more")
     raise FileError("\n".join(lines))
 
 
-def _parsed(path: Path) -> tuple[yaml.Node | None, dict[object, object]]:
-    """The file's nodes, which know their lines, and its values. Raises FileError."""
+def _parsed(path: Path, list_in: str | None) -> tuple[yaml.Node | None, dict[object, object]]:
+    """The file's nodes, which know their lines, and its values; a list under the name list_in. Raises
+    FileError."""
     text = _text(path)
     # Only plain YAML values are made: the safe loader never builds objects.
     loader = yaml.SafeLoader(text)
@@ -73,6 +80,10 @@ def _parsed(path: Path) -> tuple[yaml.Node | None, dict[object, object]]:
         raise FileError(f"{path}: is not YAML: a value is not what its tag says") from None
     finally:
         loader.dispose()
+    if list_in is not None:
+        if not isinstance(data, (list, type(None))):
+            raise FileError(f"{path}:1: must be a list, not {_shown(data)}")
+        return root, {list_in: data or []}
     if data is None:
         data = {}
     if not isinstance(data, dict):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stanch.edge.cli.kube import Kube, all_namespaces_option, kube_options
+from stanch.edge.cli.kube import Kube, all_namespaces_option, kube_options, prometheus_option
 from stanch.edge.cli.options import key_option, key_reader, output_option
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ EXIT_CANNOT_TELL = 3
 )
 @key_option("File with the engines' --api-key, as the operator has it.")
 @all_namespaces_option
+@prometheus_option
 @kube_options
 @output_option
 def doctor(
@@ -34,6 +35,7 @@ def doctor(
     service_account: str,
     api_key_file: Path | None,
     everywhere: bool,
+    prometheus_table: Path | None,
     kube: Kube,
     output: str,
 ) -> int:
@@ -58,7 +60,7 @@ def doctor(
             watches, more = await examination.watches_of(cluster, namespace)
             found += more
             for watch in watches:
-                found += await examination.of_watch(cluster, watch, key)
+                found += await examination.of_watch(cluster, watch, key, prometheus_table)
         return found
 
     try:

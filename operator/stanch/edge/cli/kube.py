@@ -56,6 +56,16 @@ def kube_options(command: F) -> F:
     return found  # type: ignore[no-any-return]
 
 
+def prometheus_option(command: F) -> F:
+    """--prometheus-table."""
+    return click.option(
+        "--prometheus-table",
+        type=click.Path(path_type=Path),
+        envvar="STANCH_PROMETHEUS_TABLE",
+        help="The operator's table of Prometheus servers that want credentials (docs/prometheus.md).",
+    )(command)
+
+
 def all_namespaces_option(command: F) -> F:
     """-A, as `everywhere`."""
     return click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces.")(command)

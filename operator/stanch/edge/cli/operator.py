@@ -96,6 +96,7 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
                 news,
                 settings.watch_namespaces,
                 settings.api_keys_dir,
+                settings.prometheus_table,
             )
             telemetry.note("info", "started", f"stanch operator {settings.identity}", port=port)
             async with receiving(settings, cluster, telemetry, clock) as alerts:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stanch.edge.cli.kube import Kube, kube_options, sentence
+from stanch.edge.cli.kube import Kube, kube_options, prometheus_option, sentence
 from stanch.edge.cli.options import Seconds, key_option, key_reader, output_option
 
 if TYPE_CHECKING:
@@ -24,10 +24,17 @@ EXIT_DONE, EXIT_CANNOT_TELL = 0, 3
 )
 @click.option("--canary", is_flag=True, help="Where an engine has no kit, ask it by a request of one token.")
 @key_option("File with the engines' --api-key, which their kits' lists need.")
+@prometheus_option
 @kube_options
 @output_option
 def plan(
-    watch: str, seconds: float | None, canary: bool, api_key_file: Path | None, kube: Kube, output: str
+    watch: str,
+    seconds: float | None,
+    canary: bool,
+    api_key_file: Path | None,
+    prometheus_table: Path | None,
+    kube: Kube,
+    output: str,
 ) -> int:
     """Say what would be done now about the engines of the LeakWatch WATCH, as if its mode were Enforce, and
     why the rest waits. Engines are read and asked; nothing is written and nothing is done to them.
@@ -47,7 +54,9 @@ def plan(
 
     async def look() -> Foresight:
         async with kube.cluster() as cluster:
-            return await foresee(cluster, kube.namespace, watch, seconds, canary=canary, key=key)
+            return await foresee(
+                cluster, kube.namespace, watch, seconds, canary=canary, key=key, table=prometheus_table
+            )
 
     try:
         found = asyncio.run(look())

@@ -1,0 +1,147 @@
+"""The admin's table of Prometheus servers that want credentials (STANCH_PROMETHEUS_TABLE).
+
+Credentials go to a URL of this file and nowhere else: whoever may write a LeakWatch chooses where its
+readings come from, and must not choose where a token is sent. The file and what it names are read at each
+use, so a token that is renewed is used from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from yarl import URL
+
+from stanch.edge.errors import FileError
+from stanch.edge.yaml_file import Place, load
+
+_MOST_BYTES = 64 << 10
+
+
+def normal(url: str) -> str:
+    """The URL in the form in which two are compared: no slash at the end, the scheme's own port left out, the
+    host in small letters. Raises ValueError where it is no plain http or https URL."""
+    found = URL(url)
+    if found.scheme not in ("http", "https") or not found.host:
+        raise ValueError(f"{url!r} must start with http:// or https:// and name a host")
+    if found.raw_user is not None or found.raw_password is not None:
+        raise ValueError("credentials do not belong into a URL: use bearerTokenFile or basicAuth")
+    if found.raw_query_string or found.raw_fragment or "?" in url or "#" in url:
+        raise ValueError(f"{url!r} must have neither ? nor #: /api/v1/query is added to it")
+    return str(found).rstrip("/")
+
+
+def _plain(url: str) -> str:
+    normal(url)
+    return url
+
+
+def _header(headers: dict[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not _token(name):
+            raise ValueError(f"{name!r} is not the name of a header")
+        if name.lower() in ("authorization", "host", "content-length", "content-type"):
+            raise ValueError(
+                f"{name} is not to be set here; for credentials use bearerTokenFile or basicAuth"
+            )
+        if not (value.isascii() and value.isprintable()) or value != value.strip():
+            raise ValueError(f"the value of {name} must be plain ASCII without spaces around it")
+    return headers
+
+
+def _token(text: str) -> bool:
+    return bool(text) and text.isascii() and all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in text)
+
+
+class _BasicAuth(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    username: Annotated[str, Field(min_length=1, max_length=1024, pattern="^[^:\\x00-\\x1f]+$")]
+    password_file: Path = Field(alias="passwordFile")
+
+
+class Entry(BaseModel):
+    """One server. url: as a LeakWatch gives it in spec.prometheus.url."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, AfterValidator(_plain)]
+    bearer_token_file: Path | None = Field(None, alias="bearerTokenFile")
+    basic_auth: _BasicAuth | None = Field(None, alias="basicAuth")
+    ca_file: Path | None = Field(None, alias="caFile")
+    headers: Annotated[dict[str, str], AfterValidator(_header), Field(max_length=32)] = {}
+
+
+class Table(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    servers: Annotated[list[Entry], Field(max_length=1000)]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What goes with a query. ca_file: whom to trust, None for the public authorities."""
+
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    basic: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    ca_file: str | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether it says who asks."""
+        return bool(self.headers or self.basic)
+
+
+def credentials(table: Path | None, url: str) -> Credentials:
+    """For that URL by the table as it is now; none where it is not in it. Raises FileError, which names file
+    and line."""
+    if table is None:
+        return Credentials()
+    wanted = normal(url)
+    servers = load(table, Table, _checked, list_in="servers").servers
+    entry = next((one for one in servers if normal(one.url) == wanted), None)
+    if entry is None:
+        return Credentials()
+    headers = dict(entry.headers)
+    if entry.bearer_token_file is not None:
+        token = _secret(entry.bearer_token_file).strip()
+        if not token or not token.isascii() or not token.isprintable() or " " in token:
+            raise FileError(f"{entry.bearer_token_file}: holds no token: one word of plain ASCII is wanted")
+        headers["Authorization"] = f"Bearer {token}"
+    basic = None
+    if entry.basic_auth is not None:
+        password = _secret(entry.basic_auth.password_file).rstrip("\r\n")
+        basic = entry.basic_auth.username.encode(), password.encode()
+    ca_file = entry.ca_file
+    if ca_file is not None and not ca_file.is_file():
+        raise FileError(f"{ca_file}: cannot be read: no such file (caFile of {entry.url})")
+    return Credentials(tuple(sorted(headers.items())), basic, None if ca_file is None else str(ca_file))
+
+
+def _secret(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            raise FileError(f"{path}: is larger than {_MOST_BYTES >> 10} kB: that is no token or password")
+        return raw.decode()
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise FileError(f"{path}: is not UTF-8 text") from None
+
+
+def _checked(table: Table) -> Iterator[tuple[Place, str]]:
+    seen: dict[str, int] = {}
+    for index, one in enumerate(table.servers):
+        place: Place = ("servers", index)
+        if (url := normal(one.url)) in seen:
+            yield (*place, "url"), f"the url {one.url} is given twice"
+        seen[url] = index
+        if one.bearer_token_file is not None and one.basic_auth is not None:
+            yield place, "bearerTokenFile and basicAuth exclude each other"
+        if one.ca_file is not None and not url.startswith("https:"):
+            yield (*place, "caFile"), "caFile is for https"
