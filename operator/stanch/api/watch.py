@@ -158,6 +158,7 @@ def _is_amount(value: int | str) -> bool:
 SeriesLabel = Annotated[
     str, StringConstraints(min_length=1, max_length=128, pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")
 ]
+SeriesKey = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 SeriesValue = Annotated[str, StringConstraints(max_length=1024)]
 
 
@@ -192,7 +193,7 @@ class PrometheusSource(Model):
     /prometheus."""
     labels: PrometheusLabels = PrometheusLabels()
     """Which labels tell whose series is whose. Left out: those of the common setups, tried in order."""
-    matchers: Annotated[dict[SeriesLabel, SeriesValue], Field(max_length=16)] = {}
+    matchers: Annotated[dict[SeriesKey, SeriesValue], Field(max_length=16)] = {}
     """Labels that every series must have with these very values, such as cluster: eu-1 where several clusters
     write into one Prometheus."""
     timeout_seconds: Annotated[int, Field(ge=1, le=120)] = 10

@@ -201,7 +201,7 @@ class Prometheus:
         try:
             for way in self._wanted.ways:
                 mine = (
-                    one for name, one in asked.items() if ways[name] in (None, way) and name not in got.found
+                    one for name, one in asked.items() if ways[name] in (None, way) and not _has(got, name)
                 )
                 while several := list(islice(mine, PODS_AT_ONCE)):
                     self._ask_one(got, way, {one.name: one for one in several}, groups, behind)
@@ -220,7 +220,9 @@ class Prometheus:
         if answer.partial is not None:
             got.partial |= dict.fromkeys(asked, answer.partial)
             return
-        got.found |= {name: (way, said) for name, said in found.items()}
+        got.found |= {
+            name: (way, said) for name, said in found.items() if name not in got.found or said.t is not None
+        }
 
     # What the answers mean
 
@@ -299,6 +301,11 @@ class Prometheus:
                 self._clock(),
             )
         )
+
+
+def _has(got: _Round, name: str) -> bool:
+    """Whether there is a reading of that target."""
+    return name in got.found and got.found[name][1].t is not None
 
 
 def _older(page: Page, than: Page) -> bool:

@@ -66,19 +66,23 @@ def read(
     own = _OWN | {engine_label}
     for one in result:
         try:
-            labels, (evaluated, text) = one["metric"], one["value"]
-            value = float(text)
+            labels, (when, text) = one["metric"], one["value"]
+            evaluated, value = float(when), float(text)
             key = labels.get(key_of)
             if key not in rows:
                 continue
             if MARK in labels:
+                if not isfinite(value):
+                    raise ValueError("a scrape has no time")
                 group = tuple(sorted((k, v) for k, v in labels.items() if k not in own))
                 times.setdefault(key, {}).setdefault(group, {})[_engine(labels, engine_label)] = value
             else:
-                buckets.setdefault(key, []).append((labels["__name__"], labels, value))
+                if not isinstance(name := labels["__name__"], str):
+                    raise TypeError("a name is no text")
+                buckets.setdefault(key, []).append((name, labels, value))
         except (TypeError, ValueError, KeyError, AttributeError):
             raise MalformedError("a series of the answer is not one of an instant vector") from None
-    if evaluated is not None and not isinstance(evaluated, (int, float)):
+    if evaluated is not None and not isfinite(evaluated):
         raise MalformedError("the answer has no time of evaluation")
     found = {}
     for key in buckets.keys() | times.keys():
@@ -112,8 +116,6 @@ def _of(
             return None
         return Found(Page(problem=_NO_ENGINE if any(ups) else _UNSCRAPED))
     t = newest[group]
-    if not isfinite(t):
-        raise MalformedError("a time of a scrape is no number")
     shared = {label for label, _ in group} | {"__name__"}
     engines: dict[_Key, dict[bytes, dict[Labels, float]]] = {}
     start = None

@@ -103,19 +103,19 @@ def places(targets: Iterable[Target]) -> dict[str, Place]:
     }
 
 
-def _names() -> str:
+def _names() -> tuple[str, ...]:
     names = [name for family in FAMILIES if not family.evidence for name in spellings(family)]
-    return "|".join([*dict.fromkeys(names), PROCESS_START, UP])
+    return (*dict.fromkeys(names), PROCESS_START, UP)
 
 
-_NAMES = _names()
+NAMES = _names()
 _SCRAPED = spellings(BY_FIELD["running"])
 
 
 def query(way: Way, wanted: Wanted, asked: Sequence[Place]) -> str:
     """What is to be known of these, in one expression."""
     where = _where(way, wanted, asked)
-    series = f'{{__name__=~"{_NAMES}",{where}}}'
+    series = f'{{__name__=~"{"|".join(NAMES)}",{where}}}'
     # One selector for each name: timestamp() drops it, and two series that then are alike are an error.
     times = (
         f'label_replace(timestamp({{__name__="{name}",{where}}}),"{MARK}","yes","","")' for name in _SCRAPED
