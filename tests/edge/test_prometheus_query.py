@@ -34,6 +34,11 @@ def test_one_query_asks_for_all_families_of_all_pods() -> None:
     for name in ("up", "process_start_time_seconds", "ray_vllm_num_requests_running"):
         assert name in NAMES
     assert "num_requests_kv_fetch_by_stage" not in text, "what only tells a role is not asked for"
+    told = query(
+        WAYS[0], Wanted("http://p", "shop"), list(places([Target("d0", "http://d0", True)]).values())
+    )
+    assert "num_requests_kv_fetch_by_stage" in told
+    assert 'namespace="shop",le="1.0"}' in told, "of all buckets the one that counts"
 
 
 def test_by_the_address_where_no_label_names_the_pod() -> None:

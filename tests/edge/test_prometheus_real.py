@@ -23,7 +23,7 @@ from stanch.edge.prometheus_query import WAYS, Wanted, places, query
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.waking import ended
-from tests.edge.fake_vllm import FakeVllm, Rank, until
+from tests.edge.fake_vllm import FakeVllm, Rank, decode_evidence, prefill_evidence, until
 from tests.edge.prometheus_server import prometheus
 
 pytestmark = pytest.mark.unit
@@ -170,6 +170,26 @@ def test_the_process_start_and_a_restart_come_through(tmp_path: Path) -> None:
                     state = by_prometheus.live.state_of("d0")
                     assert state is not None
                     assert state.restarted_t is not None
+
+    asyncio.run(script())
+
+
+def test_a_role_that_nobody_said_is_told_by_the_metrics(tmp_path: Path) -> None:
+    async def script() -> None:
+        engines = {"d": FakeVllm(extra=decode_evidence()), "p": FakeVllm(extra=prefill_evidence())}
+        async with up(engines) as watched:
+            watched = [
+                replace(one, role=None, target=Target(one.target.name, one.target.url, evidence=True))
+                for one in watched
+            ]
+            targets = {engine.url[7:]: labels_of("PodMonitor", name) for name, engine in engines.items()}
+            with prometheus(tmp_path, targets) as url:
+                async with reading(watched, Wanted(url, "shop")) as by_prometheus:
+
+                    def roles() -> dict[str, Role]:
+                        return {name: one.role for name, one in by_prometheus.verdicts().items()}
+
+                    await true(lambda: roles() == {"d": Role.DECODE, "p": Role.PREFILL})
 
     asyncio.run(script())
 

@@ -80,13 +80,14 @@ def wanted_of(watch: LeakWatch, table: Path | None = None) -> Wanted | None:
 @dataclass(frozen=True, slots=True)
 class Place:
     """One target as the labels of its series tell it. name: the target's. address: host and port. alone:
-    whether its pod has no other target."""
+    whether its pod has no other target. evidence: whether it is also asked what tells a role."""
 
     name: str
     pod: str
     address: str
     port: str
     alone: bool
+    evidence: bool = False
 
 
 def places(targets: Iterable[Target]) -> dict[str, Place]:
@@ -98,6 +99,7 @@ def places(targets: Iterable[Target]) -> dict[str, Place]:
             one.page.host_port_subcomponent or "",
             str(one.page.port),
             "/" not in one.name,
+            one.evidence,
         )
         for one in targets
     }
@@ -108,19 +110,36 @@ def _names() -> tuple[str, ...]:
     return (*dict.fromkeys(names), PROCESS_START, UP)
 
 
+def _evidence() -> dict[tuple[str, str] | None, list[str]]:
+    """Names by the one label and value that count: of a histogram's many buckets one."""
+    found: dict[tuple[str, str] | None, list[str]] = {}
+    for family in FAMILIES:
+        if family.evidence:
+            found.setdefault(family.only, []).extend(spellings(family))
+    return found
+
+
 NAMES = _names()
+_EVIDENCE = _evidence()
 _SCRAPED = spellings(BY_FIELD["running"])
 
 
 def query(way: Way, wanted: Wanted, asked: Sequence[Place]) -> str:
     """What is to be known of these, in one expression."""
     where = _where(way, wanted, asked)
-    series = f'{{__name__=~"{"|".join(NAMES)}",{where}}}'
+    evidence = _EVIDENCE if any(one.evidence for one in asked) else {}
+    names = "|".join((*NAMES, *evidence.get(None, ())))
+    # What else is joined by `or` has labels that nothing of this has: `or` leaves out series with the labels of
+    # another one before it, whatever their names.
+    series = [f'{{__name__=~"{names}",{where}}}']
+    for only, few in evidence.items():
+        if only is not None:
+            series.append(f'{{__name__=~"{"|".join(few)}",{where},{only[0]}="{_quoted(only[1])}"}}')
     # One selector for each name: timestamp() drops it, and two series that then are alike are an error.
     times = (
         f'label_replace(timestamp({{__name__="{name}",{where}}}),"{MARK}","yes","","")' for name in _SCRAPED
     )
-    return " or ".join([series, *times])
+    return " or ".join([*series, *times])
 
 
 def _where(way: Way, wanted: Wanted, asked: Sequence[Place]) -> str:
