@@ -129,8 +129,8 @@ def query(way: Way, wanted: Wanted, asked: Sequence[Place]) -> str:
     where = _where(way, wanted, asked)
     evidence = _EVIDENCE if any(one.evidence for one in asked) else {}
     names = "|".join((*NAMES, *evidence.get(None, ())))
-    # What else is joined by `or` has labels that nothing of this has: `or` leaves out a series with the labels
-    # of one before it, whatever its name.
+    # What is joined by `or` must have labels of its own: of two series that differ in their names only, `or`
+    # gives the first.
     series = [f'{{__name__=~"{names}",{where}}}']
     for only, few in evidence.items():
         if only is not None:
