@@ -11,6 +11,7 @@ from stanch.api.document import kinds_md
 from stanch.api.generate import files
 from stanch.core.phases import TRANSITIONS, Event, Phase
 from stanch.core.policy import Policy
+from stanch.edge.monitoring.files import files as monitoring_files
 from stanch.edge.policy_file import as_yaml
 
 TOP = Path(__file__).parents[1]
@@ -67,7 +68,7 @@ GENERATED: dict[str, Callable[[], str]] = {
 
 def generated() -> dict[str, str]:
     """All generated files, by their place in the repository."""
-    return {name: make() for name, make in GENERATED.items()} | files() | chart.files()
+    return {name: make() for name, make in GENERATED.items()} | files() | chart.files() | monitoring_files()
 
 
 def main(arguments: list[str]) -> int:

@@ -86,16 +86,16 @@ class Metrics:
         self._server_errors = Gauge("stanch_kit_server_errors", SERVER_ERRORS, multiprocess_mode="mostrecent")
         self._fix = Gauge("stanch_fix", FIX, ["engine", "fix"], multiprocess_mode="mostrecent")
         self._maps = {
-            name: Gauge(_full(name), text, ["engine", label], multiprocess_mode="mostrecent")
+            name: Gauge(full_name(name), text, ["engine", label], multiprocess_mode="mostrecent")
             for name, (label, _, text) in MAPS.items()
         }
         self._gauges = {
-            name: Gauge(_full(name), text, ["engine"], multiprocess_mode="mostrecent")
+            name: Gauge(full_name(name), text, ["engine"], multiprocess_mode="mostrecent")
             for name, text in GAUGES.items()
         }
 
 
-def _full(name: str) -> str:
+def full_name(name: str) -> str:
     return {
         "errors": "stanch_kit_errors",
         "fixHits": "stanch_fix_hits",

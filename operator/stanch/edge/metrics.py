@@ -141,24 +141,33 @@ class Families:
 
 
 class _SignAges(Collector):
-    """How old the last sign of life of each part is, counted when the page is read."""
+    """How old the last sign of life of each part is, counted when the page is read, and how old it may be."""
 
     def __init__(self, health: Health, monotonic: Callable[[], float]) -> None:
         self._health = health
         self._monotonic = monotonic
 
     def describe(self) -> Iterable[Metric]:
-        return [self._family()]
+        return self._families()
 
     def collect(self) -> Iterator[Metric]:
-        family, now = self._family(), self._monotonic()
+        (age, limit), now = self._families(), self._monotonic()
         for part in self._health.parts:
-            family.add_metric([part.name], now - part.at)
-        yield family
+            age.add_metric([part.name], now - part.at)
+            limit.add_metric([part.name], part.limit_seconds)
+        yield age
+        yield limit
 
-    def _family(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(
-            "stanch_sign_age_seconds",
-            "Since the last sign of life of a part of the operator.",
-            labels=["part"],
+    def _families(self) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+        return (
+            GaugeMetricFamily(
+                "stanch_sign_age_seconds",
+                "Since the last sign of life of a part of the operator.",
+                labels=["part"],
+            ),
+            GaugeMetricFamily(
+                "stanch_sign_limit_seconds",
+                "Within how long a part of the operator gives its next sign of life.",
+                labels=["part"],
+            ),
         )

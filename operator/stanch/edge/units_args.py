@@ -36,7 +36,7 @@ _SHORT = {
 }
 _KV = "--kv-transfer-config"
 # The default of decoder_kv_blocks_ttl (vLLM 0.22 and later) and of what stood for it before: docs/vllm.md.
-_PIN_SECONDS = 480.0
+PIN_SECONDS = 480.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _read(raw: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Argum
         address=options.get("--data-parallel-address") or options.get("--master-addr"),
         grouped=lone or any(f"--data-parallel-{word}" in options for word in _GROUPED),
         lease_seconds=_seconds(settings.get("kv_lease_duration", ())),
-        pin_seconds=(_seconds(settings.get("decoder_kv_blocks_ttl", ())) or _PIN_SECONDS)
+        pin_seconds=(_seconds(settings.get("decoder_kv_blocks_ttl", ())) or PIN_SECONDS)
         if bidirectional
         else None,
         port=_port(options.get("--port")),
