@@ -57,18 +57,23 @@ SHORT = {
 
 
 def engine(
-    minutes: float, target: Labels = DECODE, /, drop: Sequence[str] = (), **values: Values
+    minutes: float,
+    target: Labels = DECODE,
+    page: Mapping[str, Values] | None = None,
+    *,
+    drop: Sequence[str] = (),
+    **values: Values,
 ) -> list[Series]:
-    """One engine over so many minutes. values: by the names of SHORT, or by `extra`'s selectors; one number
-    stands for all times. drop: what is not on its page."""
+    """One engine over so many minutes. page: more of its page, by selector. values: by SHORT's names; one
+    number stands for all times. drop: what is not on its page."""
     count = points(minutes)
-    page: dict[str, Values] = {"up": 1.0, **IDLE}
+    shown: dict[str, Values] = {"up": 1.0, **IDLE, **(page or {})}
     for name, over in values.items():
-        page[SHORT.get(name, name)] = over
+        shown[SHORT[name]] = over
     for name in drop:
-        del page[SHORT.get(name, name)]
+        del shown[SHORT[name]]
     found = []
-    for selector, over in page.items():
+    for selector, over in shown.items():
         name, _, more = selector.partition("{")
         labels = dict(target) if name == "up" else {**target, **OWN}
         if more:

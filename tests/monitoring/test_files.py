@@ -26,6 +26,7 @@ GROUPS = groups(Policy(), Pace())
 ALERTS = [alert for group in GROUPS for alert in group.alerts]
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_MATCHERS = re.compile(r"\{[^}]*\}")
 _METRIC = re.compile(
     r"(?<![\w:])(?:ray_)?(?:vllm:|vllm_|stanch_|stanch:)[\w:]+|(?<![\w:])(?:process_\w+|up|ALERTS)(?!\w)"
 )
@@ -33,7 +34,7 @@ _METRIC = re.compile(
 
 def metric_names(expr: str) -> set[str]:
     """Every name of ours, of vLLM or of Prometheus itself in an expression."""
-    return set(_METRIC.findall(_STRING.sub("", expr)))
+    return set(_METRIC.findall(_MATCHERS.sub("", _STRING.sub("", expr))))
 
 
 def operator_names() -> Iterator[str]:

@@ -119,6 +119,24 @@ CASES = [
         id="a repair that went well",
     ),
     pytest.param(
+        [series("stanch_alerts_truncated_total", steps((5, 0), (25, 7)), POD)],
+        [fires(4), fires(7, "StanchAlertsTruncated"), fires(25)],
+        id="alerts are left out",
+    ),
+    pytest.param(
+        [
+            series("stanch_alerts_received_total", steps((5, 0), (25, 7)), POD, result="unmapped"),
+            series("stanch_alerts_received_total", steps((5, 0), (25, 7)), POD, result="created"),
+        ],
+        [fires(4), fires(7, "StanchAlertsNotTaken"), fires(25)],
+        id="alerts that name no pod",
+    ),
+    pytest.param(
+        [series("stanch_alerts_received_total", steps((5, 0), (25, 7)), POD, result="duplicate")],
+        [fires(7)],
+        id="alerts that come again",
+    ),
+    pytest.param(
         [series("stanch_log_lines_lost_total", steps((5, 0), (25, 7)), POD)],
         [fires(4), fires(7, "StanchLogLinesLost"), fires(25)],
         id="log lines are lost",

@@ -13,6 +13,7 @@ from tests.monitoring.synthetic import (
     NAMELESS,
     OWN,
     PREFILL,
+    Values,
     engine,
     fires,
     points,
@@ -114,6 +115,26 @@ HELD_IDLE = [
         engine(25, NAMELESS, usage=leak(25)), [fires(15), fires(23, "StanchRoleUnknown")], id="no role told"
     ),
     pytest.param(
+        engine(8, {**NAMELESS, "stanch_dev_role": "decode"}, usage=leak(8)),
+        [fires(6, "StanchHeldIdle")],
+        id="the role by the label of a DisaggDeployment",
+    ),
+    pytest.param(
+        engine(25, {**NAMELESS, "stanch_dev_role": "prefill"}, usage=leak(25)),
+        [fires(15), fires(23, "StanchProducerStranded")],
+        id="the role by the label of a DisaggDeployment, prefill",
+    ),
+    pytest.param(
+        engine(8, {**NAMELESS, "llm_d_ai_role": "decode"}, usage=leak(8)),
+        [fires(6, "StanchHeldIdle")],
+        id="the role by llm-d's label",
+    ),
+    pytest.param(
+        engine(25, {**NAMELESS, "role_name": "decode"}, usage=leak(25)),
+        [fires(6), fires(23, "StanchRoleUnknown")],
+        id="a common word without what stands beside it",
+    ),
+    pytest.param(
         engine(25, {**NAMELESS, "role": "worker"}, usage=leak(25)),
         [fires(15), fires(23, "StanchRoleUnknown")],
         id="a label role that means something else",
@@ -137,7 +158,9 @@ def test_held_idle(series: list[Series], checks: list[Check], tmp_path: Path) ->
 NAMES = [
     pytest.param({"vllm:gpu_cache_usage_perc": leak(8)}, ["usage"], id="before 0.9.2"),
     pytest.param(
-        {"usage": leak(8), "vllm:gpu_cache_usage_perc": leak(8)}, [], id="both names, 0.9.2 to 0.11"
+        {"vllm:kv_cache_usage_perc": leak(8), "vllm:gpu_cache_usage_perc": leak(8)},
+        [],
+        id="both names, 0.9.2 to 0.11",
     ),
     pytest.param(
         {
@@ -164,9 +187,9 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("values", "drop"), NAMES)
-def test_the_names_of_every_version(values: dict[str, object], drop: list[str], tmp_path: Path) -> None:
-    series = engine(8, drop=drop, **values)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("page", "drop"), NAMES)
+def test_the_names_of_every_version(page: dict[str, Values], drop: list[str], tmp_path: Path) -> None:
+    series = engine(8, DECODE, page, drop=drop)
     assert wrong(series, [fires(2.75), fires(6, "StanchHeldIdle")], tmp_path) == ""
 
 
@@ -366,8 +389,8 @@ def test_creep(tmp_path: Path) -> None:
 
 
 def test_transfer_fault(tmp_path: Path) -> None:
-    for of in ("transfers", "notifications"):
-        seen = engine(30, **{of: steps((5, 0), (25, 3))})
+    three = steps((5, 0), (25, 3))
+    for seen in (engine(30, transfers=three), engine(30, notifications=three)):
         assert wrong(seen, [fires(4), fires(8, "StanchTransferFault"), fires(20)], tmp_path) == ""
     restarted = engine(30, transfers=steps((5, 7), (25, 0)))
     assert wrong(restarted, [fires(8), fires(20)], tmp_path) == ""
@@ -439,11 +462,11 @@ EVIDENCE = [
 ]
 
 
-@pytest.mark.parametrize(("values", "checks"), EVIDENCE)
+@pytest.mark.parametrize(("page", "checks"), EVIDENCE)
 def test_the_role_by_what_the_engine_counts(
-    values: dict[str, float], checks: list[Check], tmp_path: Path
+    page: dict[str, Values], checks: list[Check], tmp_path: Path
 ) -> None:
-    assert wrong(engine(25, NAMELESS, usage=leak(25), **values), checks, tmp_path) == ""
+    assert wrong(engine(25, NAMELESS, page, usage=leak(25)), checks, tmp_path) == ""
 
 
 def test_the_ranks_of_a_server_are_judged_by_themselves(tmp_path: Path) -> None:

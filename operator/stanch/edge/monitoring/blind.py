@@ -22,7 +22,8 @@ def alerts(pace: Pace) -> tuple[Alert, ...]:
 def _no_reading() -> Alert:
     shown = either(f"({one})" for field in ("usage", "running", "waiting") for one in selectors(field))
     missed = f"last_over_time({r.READING}[{span(_MISSED_SECONDS)}])"
-    labelled = f'up{{role=~"{r.TOLD}"}} == 1 unless on (job, instance) {r.READING}'
+    told = " or ".join(f"up{{{one}}}" for one in (f'role=~"{r.TOLD}"', *(m for _, m in r.pod_labels())))
+    labelled = f"({told}) == 1 unless on (job, instance) {r.READING}"
     return Alert(
         "StanchBlind",
         f"(\n  (({shown}) or {missed})\n  unless {r.READING}\n  and on (job, instance) up == 1\n)"

@@ -83,6 +83,18 @@ def alerts() -> tuple[Alert, ...]:
             Severity.CRITICAL,
         ),
         Alert(
+            "StanchAlertsTruncated",
+            "increase(stanch_alerts_truncated_total[15m]) > 0",
+            0,
+            Severity.WARNING,
+        ),
+        Alert(
+            "StanchAlertsNotTaken",
+            'increase(stanch_alerts_received_total{result=~"unmapped|failed"}[15m]) > 0',
+            0,
+            Severity.WARNING,
+        ),
+        Alert(
             "StanchLogLinesLost",
             "increase(stanch_log_lines_lost_total[15m]) > 0",
             0,

@@ -4,16 +4,20 @@ What the alerts are made of. All labels of the target are kept, so an alert name
 
 - A reading is fit when usage, running, waiting and a token counter are there, none of them NaN or negative,
   and Prometheus scraped them a moment ago (law 1). All that follows rests on the fit ones.
-- The role comes from the target's own label `role`; where that does not tell, from what the engine counts, by
-  the very rules of `role: auto` (reading.role_evidence, docs/adr/0003); else it is `unknown`.
+- The role comes from the target's own label `role`, else from a pod label that tells it (ours, or one of
+  those of api/presets.py), else from what the engine counts, by the very rules of `role: auto`
+  (docs/adr/0003); else it is `unknown`.
 - A window is looked at in what the rules before it have recorded, so it has one point for each evaluation;
   how many readings those rest on, their times tell. Nothing is found from one reading.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from stanch.api.presets import OWN_LABEL, PRESETS, Known
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
 from stanch.edge.monitoring.promql import either, fresh, selectors, value
@@ -130,6 +134,10 @@ def _with_role() -> str:
     return "\nor ignoring(role) ".join(
         (
             f'{READING}{{role=~"{TOLD}"}}',
+            *(
+                f'label_replace({READING}{{{matchers}}}, "role", "$1", "{label}", "(.*)")'
+                for label, matchers in pod_labels()
+            ),
             _role(f"{seen}\nand ({PRODUCER} or {asks_for_one})", Role.PREFILL),
             _role(
                 f"{seen}\nand {EXTERNAL_HITS} > 0\nand {MORE_THAN_ONE} >= {DECODE_LEAST_REQUESTS}",
@@ -138,6 +146,22 @@ def _with_role() -> str:
             _role(READING, Role.UNKNOWN),
         )
     )
+
+
+def pod_labels() -> Iterator[tuple[str, str]]:
+    """(label of a target, matchers) for each label by which pods tell their role, ours first, as a
+    PodMonitor's podTargetLabels writes it: what is no letter or digit becomes `_`."""
+    seen = set()
+    for known in (Known(OWN_LABEL, {}), *PRESETS.values()):
+        if known.label in seen:
+            continue
+        seen.add(known.label)
+        beside = "".join(f',{_target_label(one)}!=""' for one in known.beside)
+        yield _target_label(known.label), f'{_target_label(known.label)}=~"{TOLD}"{beside}'
+
+
+def _target_label(pod_label: str) -> str:
+    return re.sub(r"\W", "_", pod_label)
 
 
 def _role(expression: str, role: Role) -> str:

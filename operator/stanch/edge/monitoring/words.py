@@ -171,6 +171,17 @@ ITSELF: dict[str, Words] = {
         "it was restarted and is not well. kubectl get li shows it, with the reason and the stuck "
         "requests.",
     ),
+    "StanchAlertsTruncated": Words(
+        "Alertmanager leaves out alerts that it sends to Stanch",
+        "A notification had more alerts than its max_alerts, and those beyond were never sent. Raise "
+        "max_alerts, or group the alerts finer (group_by: namespace, alertname).",
+    ),
+    "StanchAlertsNotTaken": Words(
+        "Alerts that were sent to Stanch made no incident ({{ $labels.result }})",
+        "unmapped: their labels name no pod; see docs/alerts.md for the table, and route only alerts "
+        "about engines there. failed: the API server did not take the incident; the operator's log says "
+        "why (alert-failed).",
+    ),
     "StanchLogLinesLost": Words(
         "The operator's log loses lines",
         "{{ or $labels.pod $labels.instance }} could not write them: its standard output is not read "
