@@ -40,15 +40,9 @@ RUN tools/bin/python -m pip wheel --quiet --no-deps --no-build-isolation --no-in
  && /opt/venv/bin/python -m stanch_connector.install /opt/stanch
 
 FROM ${BASE}
-ARG BASE
-ARG VERSION=0.1.0
-ARG REVISION=
-LABEL org.opencontainers.image.title="Stanch" \
-      org.opencontainers.image.description="Finds, confirms and repairs KV-cache leaks in disaggregated prefill/decode vLLM serving" \
-      org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.base.name="${BASE}"
+# Nobody becomes another user here, and nobody leaves files but in /tmp.
+RUN find / -xdev -type f -perm /6000 -exec chmod a-s {} + \
+ && find / -xdev -type d -perm -0002 ! -path /tmp -exec chmod o-w {} +
 COPY --from=build /opt/venv /opt/venv
 # For image volumes. As an init container the image puts the same into a volume mounted here:
 # python -m stanch_connector.install /opt/stanch
@@ -60,3 +54,12 @@ USER 65532:65532
 EXPOSE 8080 9443 9095
 ENTRYPOINT ["stanch"]
 CMD ["operator"]
+ARG BASE
+ARG VERSION=0.1.0
+ARG REVISION=
+LABEL org.opencontainers.image.title="Stanch" \
+      org.opencontainers.image.description="Finds, confirms and repairs KV-cache leaks in disaggregated prefill/decode vLLM serving" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${BASE}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
@@ -60,6 +60,8 @@ class Hearing:
                 kopf.operator(
                     registry=registry_for(self._supervisor, self._news, self._loop),
                     settings=settings(),
+                    # Else it looks for the user's name, and the users of containers have none.
+                    identity=cast("Any", "stanch"),
                     standalone=True,
                     clusterwide=not self._namespaces,
                     namespaces=self._namespaces,
