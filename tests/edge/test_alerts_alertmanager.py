@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.alerting import Alertmanager, To, alertmanager, prometheus
-from tests.edge.alerts_world import TOKEN, World, world
+from tests.edge.alerts_world import OTHER, TOKEN, World, world
 from tests.edge.fake_kit import FakeKit, entry
 from tests.edge.fake_vllm import FakeVllm, until
 from tests.edge.test_alerts_tls import Keys, made
@@ -93,15 +93,16 @@ def test_with_certificates(tmp_path: Path) -> None:
     play(script, tmp_path, http, token_file=None, alerts_tls_dir=keys.serve())
 
 
-def test_what_could_not_be_taken_is_sent_again(tmp_path: Path) -> None:
-    """503 is all that Alertmanager tries again by itself; a token that is wrong costs a notification."""
+@pytest.mark.parametrize(("known", "code"), [("", 503), (OTHER, 401)], ids=["no-token", "another-token"])
+def test_what_could_not_be_taken_is_sent_again(tmp_path: Path, known: str, code: int) -> None:
+    """503 at once, until it is taken; what is refused with the group's next interval."""
 
     async def script(w: World, manager: Alertmanager) -> None:
         w.pod()
         token = tmp_path / "token"
-        token.write_text("")
+        token.write_text(known)
         manager.fire({"alertname": "x", "namespace": "shop", "pod": "d0"})
-        await until(lambda: "attempt=2" in manager.log.read_text() or requests(w, 503) > 1, 60)
+        await until(lambda: requests(w, code) > 1, 60)
         token.write_text(TOKEN)
         await w.worked(created=1)
 

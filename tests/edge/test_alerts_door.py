@@ -278,7 +278,7 @@ class TestTooMuch:
 
 
 class TestTooSlow:
-    QUICK = replace(SMALL, connections=2, connection_seconds=1.0, body_seconds=0.3)
+    QUICK = replace(SMALL, connections=2, head_seconds=0.5, connection_seconds=1.0, body_seconds=0.3)
 
     def test_nobody_is_held_up_by_those_who_say_nothing(self, tmp_path: Path) -> None:
         """Forty connections for two places: without a word, with half a head, with a head word by word."""
@@ -317,12 +317,14 @@ class TestTooSlow:
 
         play(script, tmp_path, bounds=self.QUICK)
 
-    def test_a_connection_without_a_word_is_ended(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(("head", "whole"), [(0.5, 60.0), (60.0, 0.5)], ids=["head", "connection"])
+    def test_a_connection_without_a_word_is_ended(self, tmp_path: Path, head: float, whole: float) -> None:
         async def script(w: World) -> None:
             assert await w.raw(b"") == b""
             assert await w.raw(b"POST ") == b""
+            assert await w.raw(f"POST {ROUTE} HTTP/1.1\r\n".encode()) == b""
 
-        play(script, tmp_path, bounds=self.QUICK)
+        play(script, tmp_path, bounds=replace(SMALL, head_seconds=head, connection_seconds=whole))
 
     def test_a_client_that_does_not_read(self, tmp_path: Path) -> None:
         """Many requests on one connection, none of whose answers is read: the first one ends it."""

@@ -147,6 +147,6 @@ def test_over_http_there_is_never_a_500_and_never_an_incident_from_garbage(
             assert back == b"" or answer(back).code in range(400, 500), request
         assert len(w.api.incidents) == before
 
-    play(script, tmp_path, bounds=replace(SMALL, rate=1e6, burst=10**6, connection_seconds=2.0))
+    play(script, tmp_path, bounds=replace(SMALL, rate=1e6, burst=10**6, head_seconds=2.0))
     assert caplog.records == []
     assert "Traceback" not in capfd.readouterr().err

@@ -1,4 +1,5 @@
-"""What Alertmanager sends to a webhook, version 4 (its template.Data and notify/webhook; 0.25 to 0.33)."""
+"""What Alertmanager sends to a webhook, version 4 (template/template.go and notify/webhook/webhook.go, the
+same in 0.25 and in its main branch since)."""
 
 from __future__ import annotations
 

@@ -34,14 +34,15 @@ ROUTE: Final = "/alerts/v4"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of the door. connection_seconds: of one connection, from its first byte to its last. rate: requests a
-    second of those who are known; burst: so many of them at once."""
+    """Of the door. head_seconds: until a request's headers are there. connection_seconds: of one connection,
+    from its acceptance to its end. rate: requests a second of those who are known; burst: so many at once."""
 
     body_bytes: int = 1 << 20
     header_bytes: int = 8190
     headers: int = 64
     connections: int = 32
-    handshake_seconds: float = 5.0
+    handshake_seconds: float = 3.0
+    head_seconds: float = 3.0
     body_seconds: float = 5.0
     connection_seconds: float = 10.0
     rate: float = 20.0
@@ -301,7 +302,8 @@ class _Connection(web.RequestHandler):
             access_log=_SILENT,
             # A packed body could be a thousand times as long as it looks.
             auto_decompress=False,
-            keepalive_timeout=bounds.connection_seconds,
+            # This is also how long it waits for a first request (aiohttp 3.14, web_protocol.py).
+            keepalive_timeout=bounds.head_seconds,
             lingering_time=1.0,
             max_line_size=bounds.header_bytes,
             max_field_size=bounds.header_bytes,
