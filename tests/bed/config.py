@@ -69,6 +69,8 @@ def api_server(program: Path, pki: Path, etcd: str, port: int = API_PORT) -> lis
         f"--tls-private-key-file={pki / 'api.key'}",
         f"--token-auth-file={pki / 'tokens.csv'}",
         "--authorization-mode=Node,RBAC",
+        # As on OpenShift: who sets an owner needs rights for that.
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={pki / 'sa.pub'}",
         f"--service-account-signing-key-file={pki / 'sa.key'}",

@@ -26,6 +26,7 @@ NAMESPACE = "stanch-system"
 ACCOUNT = "stanch"
 # Who the operator is and what it may do.
 _RIGHTS = ("serviceaccount", "clusterrole", "role", "people", "validatingadmissionpolicy")
+_RIGHTS += ("validatingadmissionpolicy-workloads",)
 
 
 @cache

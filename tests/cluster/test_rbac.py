@@ -25,16 +25,21 @@ ALLOWED: dict[str, str] = {
     "v1 pods/log": "get",
     "v1 nodes": "get",
     "discovery.k8s.io/v1 endpointslices": "list",
-    "policy/v1 poddisruptionbudgets": "list",
-    "apps/v1 deployments": "get",
+    "policy/v1 poddisruptionbudgets": "get list create patch delete",
+    "apps/v1 deployments": "get list create patch delete",
+    "v1 services": "get list create patch delete",
+    "v1 serviceaccounts": "get list create patch delete",
+    "monitoring.coreos.com/v1 podmonitors": "get list create patch delete",
     "apps/v1 replicasets": "get",
     "apps/v1 statefulsets": "get",
     "leaderworkerset.x-k8s.io/v1 leaderworkersets": "get",
     "disaggregatedset.x-k8s.io/v1 disaggregatedsets": "get",
-    "stanch.dev/v1alpha1 leakwatches": "get list watch",
+    "stanch.dev/v1alpha1 leakwatches": "get list watch create patch delete",
+    "stanch.dev/v1alpha1 disaggdeployments": "list watch",
     "stanch.dev/v1alpha1 leakincidents": "get list watch create delete",
     "stanch.dev/v1alpha1 leakwatches/status": "update",
     "stanch.dev/v1alpha1 leakincidents/status": "update",
+    "stanch.dev/v1alpha1 disaggdeployments/status": "update",
     "events.k8s.io/v1 events": "create patch",
 }
 DENIED = [
@@ -53,9 +58,8 @@ DENIED = [
             "configmaps",
             "events",
             "endpoints",
-            "services",
             "services/proxy",
-            "serviceaccounts",
+            "services/status",
             "serviceaccounts/token",
             "persistentvolumeclaims",
             "resourcequotas",
@@ -67,7 +71,10 @@ DENIED = [
             "persistentvolumes",
         )
     ),
-    *(f"apps/v1 {kind}" for kind in ("deployments/scale", "statefulsets/scale", "daemonsets")),
+    *(
+        f"apps/v1 {kind}"
+        for kind in ("deployments/scale", "deployments/status", "statefulsets/scale", "daemonsets")
+    ),
     "batch/v1 jobs",
     "autoscaling/v2 horizontalpodautoscalers",
     "networking.k8s.io/v1 networkpolicies",

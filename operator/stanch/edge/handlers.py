@@ -1,4 +1,4 @@
-"""kopf: hears of changes of our kinds and wakes the supervisor. It decides nothing and writes nothing.
+"""kopf: hears of changes of our kinds and wakes who acts on them. It decides nothing and writes nothing.
 
 Only raw events are handled, so that kopf keeps no progress on objects, takes no finalizer, and patches
 nothing (kopf 1.45 adds a finalizer for deletion handlers and daemons only, and stores progress only for
@@ -18,7 +18,16 @@ from typing import Any, cast
 
 import kopf
 
-from stanch.api.names import API_VERSION, GROUP, LEAK_INCIDENT, LEAK_WATCH, VERSION, Kind
+from stanch.api.names import (
+    API_VERSION,
+    DISAGG_DEPLOYMENT,
+    GROUP,
+    LEAK_INCIDENT,
+    LEAK_WATCH,
+    VERSION,
+    Kind,
+)
+from stanch.edge.deployments import Deployments
 from stanch.edge.news import News
 from stanch.edge.supervisor import Supervisor
 
@@ -29,13 +38,16 @@ _LAST_SECONDS = 5.0
 
 
 class Hearing:
-    """Entered, it hears, and tells the supervisor in the event loop in which it was entered.
+    """Entered, it hears, and tells supervisor and deployments in the event loop in which it was entered.
 
     ended: done when it hears no more, by an error or not.
     """
 
-    def __init__(self, supervisor: Supervisor, news: News, namespaces: tuple[str, ...]) -> None:
+    def __init__(
+        self, supervisor: Supervisor, news: News, deployments: Deployments, namespaces: tuple[str, ...]
+    ) -> None:
         self._news = news
+        self._deployments = deployments
         self._supervisor = supervisor
         self._namespaces = namespaces
         self._stop = threading.Event()
@@ -58,7 +70,7 @@ class Hearing:
         try:
             asyncio.run(
                 kopf.operator(
-                    registry=registry_for(self._supervisor, self._news, self._loop),
+                    registry=registry_for(self._supervisor, self._news, self._deployments, self._loop),
                     settings=settings(),
                     # Else it looks for the user's name, and the users of containers have none.
                     identity=cast("Any", "stanch"),
@@ -95,9 +107,9 @@ def settings() -> kopf.OperatorSettings:
 
 
 def registry_for(
-    supervisor: Supervisor, news: News, loop: asyncio.AbstractEventLoop
+    supervisor: Supervisor, news: News, deployments: Deployments, loop: asyncio.AbstractEventLoop
 ) -> kopf.OperatorRegistry:
-    """Handlers that tell this supervisor, in its own loop; one for each kind."""
+    """Handlers that tell these, in their own loop; one for each kind."""
     registry = kopf.OperatorRegistry()
 
     # Of kopf's own loop, not of its pool of threads: one after another, as the events come.
@@ -109,12 +121,17 @@ def registry_for(
         if news.take(event):
             loop.call_soon_threadsafe(supervisor.incident_changed, namespace or "")
 
+    async def heard_deployment(event: kopf.RawEvent, **_: Any) -> None:
+        if deployments.news.take(event):
+            loop.call_soon_threadsafe(deployments.changed)
+
     async def login(settings: kopf.OperatorSettings, **_: Any) -> kopf.ConnectionInfo | None:
         given = kopf.login_with_kubeconfig(settings=settings)
         return given or kopf.login_with_service_account(settings=settings)
 
     _on(LEAK_WATCH, registry)(heard_watch)
     _on(LEAK_INCIDENT, registry)(heard_incident)
+    _on(DISAGG_DEPLOYMENT, registry)(heard_deployment)
     kopf.on.login(registry=registry)(login)
     return registry
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from stanch.api.names import GROUP, LEAK_INCIDENT, LEAK_WATCH, STOP_CONFIG_MAP
+from stanch.api.names import DISAGG_DEPLOYMENT, GROUP, LEAK_INCIDENT, LEAK_WATCH, STOP_CONFIG_MAP
 
 # The Lease by which several operators elect the active one.
 LEASE: Final = "stanch"
@@ -49,13 +49,22 @@ NEEDED: Final = (
     *_each("get", "", "pods/log nodes"),
     *_each("create", "", "pods/eviction"),
     *_each("list", "discovery.k8s.io", "endpointslices"),
-    *_each("list", "policy", "poddisruptionbudgets"),
-    *_each("get", "apps", "deployments replicasets statefulsets"),
+    *_each("get", "apps", "replicasets statefulsets"),
+    # What a DisaggDeployment consists of.
+    *_each("get list create patch delete", "apps", "deployments"),
+    *_each("get list create patch delete", "", "services serviceaccounts"),
+    *_each("get list create patch delete", "policy", "poddisruptionbudgets"),
+    *_each("get list create patch delete", "monitoring.coreos.com", "podmonitors"),
     *_each("get", "leaderworkerset.x-k8s.io", "leaderworkersets"),
     *_each("get", "disaggregatedset.x-k8s.io", "disaggregatedsets"),
-    *_each("get list watch", GROUP, LEAK_WATCH.plural),
+    *_each("get list watch create patch delete", GROUP, LEAK_WATCH.plural),
+    *_each("list watch", GROUP, DISAGG_DEPLOYMENT.plural),
     *_each("get list watch create delete", GROUP, LEAK_INCIDENT.plural),
-    *_each("update", GROUP, f"{LEAK_WATCH.plural}/status {LEAK_INCIDENT.plural}/status"),
+    *_each(
+        "update",
+        GROUP,
+        f"{LEAK_WATCH.plural}/status {LEAK_INCIDENT.plural}/status {DISAGG_DEPLOYMENT.plural}/status",
+    ),
     *_each("create patch", "events.k8s.io", "events"),
     *_each("get", "", "configmaps", own=True, name=STOP_CONFIG_MAP),
     *_each("create", "coordination.k8s.io", "leases", own=True),

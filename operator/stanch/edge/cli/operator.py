@@ -17,6 +17,7 @@ from stanch.edge.waking import ended
 
 if TYPE_CHECKING:
     from stanch.edge.cluster import Election
+    from stanch.edge.deployments import Deployments
     from stanch.edge.supervisor import Supervisor
     from stanch.edge.telemetry import Telemetry
     from stanch.settings import Settings
@@ -58,6 +59,7 @@ def operator(kubeconfig: str | None) -> int:
 async def _run(kubeconfig: str | None, settings: Settings) -> None:
     from stanch.edge.alerts import receiving
     from stanch.edge.cluster import Cluster
+    from stanch.edge.deployments import Deployments, Kit
     from stanch.edge.handlers import Hearing
     from stanch.edge.journal import Journal
     from stanch.edge.live import Clock
@@ -98,13 +100,21 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
                 settings.api_keys_dir,
                 settings.prometheus_table,
             )
+            deployments = Deployments(
+                cluster,
+                telemetry,
+                clock,
+                lambda: election.leads,
+                Kit(settings.kit_image, settings.kit_pull_policy),
+                settings.watch_namespaces,
+            )
             telemetry.note("info", "started", f"stanch operator {settings.identity}", port=port)
             async with receiving(settings, cluster, telemetry, clock) as alerts:
-                with Hearing(supervisor, news, settings.watch_namespaces) as hearing:
+                with Hearing(supervisor, news, deployments, settings.watch_namespaces) as hearing:
                     tasks: list[asyncio.Future[Any]] = [
                         asyncio.create_task(over.wait()),
                         *(asyncio.create_task(one()) for one in beside),
-                        asyncio.create_task(_act(supervisor, election, telemetry)),
+                        asyncio.create_task(_act(supervisor, deployments, election, telemetry)),
                     ]
                     others = [hearing.ended, *(() if alerts is None else (alerts,))]
                     try:
@@ -117,19 +127,20 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
             telemetry.note("info", "ended", f"stanch operator {settings.identity}")
 
 
-async def _act(supervisor: Supervisor, election: Election, telemetry: Telemetry) -> None:
+async def _act(
+    supervisor: Supervisor, deployments: Deployments, election: Election, telemetry: Telemetry
+) -> None:
     """Work whenever the Lease is ours, and at no other time."""
     while True:
         await election.elected()
         telemetry.active(True)
         telemetry.note("info", "elected", "this process acts")
-        acting = asyncio.create_task(supervisor.run())
-        lost = asyncio.create_task(election.lost())
+        tasks = [asyncio.create_task(one) for one in (supervisor.run(), deployments.run(), election.lost())]
         try:
-            done, _ = await asyncio.wait((acting, lost), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
         finally:
-            await ended(acting, lost, again=_ENDS_SECONDS)
+            await ended(*tasks, again=_ENDS_SECONDS)
             telemetry.active(False)
             telemetry.note("info", "not-elected", "this process does not act any more")

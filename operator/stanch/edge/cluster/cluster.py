@@ -13,10 +13,12 @@ from stanch.edge.cluster.errors import ClusterError, Conflict, Invalid, NotFound
 from stanch.edge.cluster.events import Events, Key, Told
 from stanch.edge.cluster.hold import hold
 from stanch.edge.cluster.listing import Listing, list_all
+from stanch.edge.cluster.making import Making
 from stanch.edge.cluster.objects import Objects
 from stanch.edge.cluster.refs import (
     ACCESS_REVIEWS,
     CONFIG_MAPS,
+    DISAGG_DEPLOYMENTS,
     DISRUPTION_BUDGETS,
     ENDPOINT_SLICES,
     INCIDENTS,
@@ -43,6 +45,7 @@ class Cluster:
     of ours this is, for Events and incidents. clock: Unix seconds. on_call: told of every request that ended.
     Entering raises ClusterError where the configuration cannot be used; the server is not asked yet.
     Every method raises ClusterError or one of its kinds; those named are what a caller may expect.
+    making: objects of other kinds that we make.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Cluster:
         self._clock = clock
         self._transport = Transport(kubeconfig, context, on_call)
         self._objects = Objects(self._transport)
+        self.making = Making(self._transport, clock)
         self._events = Events(instance)
         self._stack = AsyncExitStack()
 
@@ -100,6 +104,10 @@ class Cluster:
         """LeakIncidents. selector: of labels."""
         return await self._list(INCIDENTS, namespace, selector)
 
+    async def deployments(self, namespace: str | None) -> Listing:
+        """DisaggDeployments. Raises NotFound where the cluster has not the kind."""
+        return await self._list(DISAGG_DEPLOYMENTS, namespace)
+
     async def get(self, ref: ObjectRef, max_age: float = 60.0) -> Object:
         """An owner, a workload or a node, out of a cache where it was read within max_age seconds; that it
         does not exist, or may not be read, is remembered too. Not to be changed: others get the same one.
@@ -122,6 +130,12 @@ class Cluster:
     async def write_incident_status(self, namespace: str, name: str, status: Object, version: str) -> str:
         """The same for a LeakIncident."""
         return await self._write_status(INCIDENTS, "LeakIncident", namespace, name, status, version)
+
+    async def write_deployment_status(self, namespace: str, name: str, status: Object, version: str) -> str:
+        """The same for a DisaggDeployment."""
+        return await self._write_status(
+            DISAGG_DEPLOYMENTS, "DisaggDeployment", namespace, name, status, version
+        )
 
     async def create_incident(self, namespace: str, body: Object) -> Object:
         """The LeakIncident as the server made it; a status in the body is not taken, write it next.

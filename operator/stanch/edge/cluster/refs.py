@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from stanch.api.names import GROUP, LEAK_INCIDENT, LEAK_WATCH, VERSION
+from stanch.api.names import DISAGG_DEPLOYMENT, GROUP, LEAK_INCIDENT, LEAK_WATCH, VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ OTHERS_ACCESS_REVIEWS: Final = Resource(
 SELF_REVIEWS: Final = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", namespaced=False)
 WATCHES: Final = Resource(GROUP, VERSION, LEAK_WATCH.plural)
 INCIDENTS: Final = Resource(GROUP, VERSION, LEAK_INCIDENT.plural)
+DISAGG_DEPLOYMENTS: Final = Resource(GROUP, VERSION, DISAGG_DEPLOYMENT.plural)
 
 # Kinds that own engine pods, and what else is got by a reference; others are looked up by discovery.
 KNOWN: Final = {
