@@ -75,7 +75,8 @@ def installed(cluster: Cluster, directory: Path) -> Iterator[Installed]:
             cluster.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=account_and_rights())
             cluster.kubectl("delete", "--ignore-not-found", "-f", str(CRDS))
         else:
-            cluster.kubectl("delete", "leakwatches,leakincidents", "--all", "--all-namespaces")
+            kinds = "disaggdeployments,leakwatches,leakincidents"
+            cluster.kubectl("delete", kinds, "--all", "--all-namespaces")
             cluster.kubectl("delete", "leases", "--all", f"--namespace={NAMESPACE}")
 
 

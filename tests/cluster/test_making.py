@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ class TestApply:
         ids=["unknown field", "wrong value", "wrong type"],
     )
     def test_what_the_server_will_never_take(
-        self, shop: Shop, speaker: Speaker, container: dict[str, object], words: str, dry_run: bool
+        self, shop: Shop, speaker: Speaker, container: dict[str, Any], words: str, dry_run: bool
     ) -> None:
         with pytest.raises(Invalid, match=words):
             speaker.run(lambda cluster: cluster.making.apply(deployment(shop, **container), dry_run=dry_run))
@@ -180,11 +181,16 @@ class TestReplicas:
 class TestListAndDelete:
     def test_by_label(self, shop: Shop, speaker: Speaker) -> None:
         speaker.run(lambda cluster: cluster.making.apply(deployment(shop)))
-        for selector, count in (("stanch.dev/deployment=shop", 1), ("stanch.dev/deployment=other", 0)):
-            found = speaker.run(
-                lambda cluster, s=selector: cluster.making.listed(DEPLOYMENTS, shop.namespace.name, s)
-            )
-            assert len(found.items) == count
+        name = shop.namespace.name
+
+        async def scene(cluster: Cluster) -> list[int]:
+            listings = [
+                await cluster.making.listed(DEPLOYMENTS, name, f"stanch.dev/deployment={one}")
+                for one in ("shop", "other")
+            ]
+            return [len(listing.items) for listing in listings]
+
+        assert speaker.run(scene) == [1, 0]
 
     def test_deleted_under_its_uid_only(self, shop: Shop, speaker: Speaker) -> None:
         made = speaker.run(lambda cluster: cluster.making.apply(deployment(shop)))

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.cluster
 Object = dict[str, Any]
 APPLY = "application/apply-patch+yaml"
 LABELS = {"app.kubernetes.io/managed-by": "stanch", "stanch.dev/deployment": "shop"}
-_POD = {"selector": {"matchLabels": {"one": "a"}}}
-_POD["template"] = {  # type: ignore[assignment]
+_POD: Object = {"selector": {"matchLabels": {"one": "a"}}}
+_POD["template"] = {
     "metadata": {"labels": {"one": "a"}},
     "spec": {"containers": [{"name": "a", "image": "stanch.test/none"}]},
 }

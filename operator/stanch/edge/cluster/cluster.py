@@ -159,8 +159,7 @@ class Cluster:
         try:
             return _version(await self._transport.write(request))
         except Invalid as error:
-            # A UID that differs is not a precondition that fails, but a field that cannot be changed.
-            if any(cause.get("field") == "metadata.uid" for cause in error.causes):
+            if error.of_another_uid:
                 raise Conflict(str(error), error.code, error.status) from error
             raise
 

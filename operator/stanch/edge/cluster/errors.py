@@ -59,6 +59,12 @@ class Refused(ClusterError):
 class Invalid(ClusterError):
     """The server understood, and will never take it: asking again does not help."""
 
+    @property
+    def of_another_uid(self) -> bool:
+        """Whether the object has another UID than was said in a patch. That is no precondition that fails,
+        but a field that cannot be changed (Kubernetes 1.35)."""
+        return any(cause.get("field") == "metadata.uid" for cause in self.causes)
+
 
 class Expired(ClusterError):
     """410: the version to go on from is too old. Only a list meets it, and begins anew."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from stanch.api.names import API_VERSION, LEAK_WATCH
-from stanch.edge.cluster.errors import NotFound, Object
+from stanch.edge.cluster.errors import Conflict, Invalid, NotFound, Object, Unreachable
 from stanch.edge.cluster.listing import Listing, list_all
 from stanch.edge.cluster.refs import DISRUPTION_BUDGETS, KNOWN, WATCHES, Request, Resource
 from stanch.edge.cluster.transport import Transport
@@ -20,6 +20,9 @@ from stanch.edge.cluster.transport import Transport
 MANAGER: Final = "stanch"
 # JSON is YAML; the media type of JSON is not taken by Kubernetes 1.30.
 _APPLY = "application/apply-patch+yaml"
+# A field that the kind has not, or of another type, is a 500 (k8s.io/apimachinery 0.35,
+# util/managedfields/internal/structuredmerge.go); asking again would change nothing.
+_NOT_OF_THE_SCHEMA = ("failed to create typed patch object", "failed to convert patch object")
 # Whether a kind that is not Kubernetes' own is there is asked so often.
 _LOOK_AGAIN_SECONDS = 60.0
 
@@ -63,7 +66,16 @@ class Making:
         request = Request(
             "patch", resource_of(body), meta["namespace"], meta["name"], query=query, body=body, media=_APPLY
         )
-        return await self._transport.write(request)
+        try:
+            return await self._transport.write(request)
+        except Invalid as error:
+            if error.of_another_uid:
+                raise Conflict(str(error), error.code, error.status) from error
+            raise
+        except Unreachable as error:
+            if any(words in str(error) for words in _NOT_OF_THE_SCHEMA):
+                raise Invalid(str(error), error.code, error.status) from error
+            raise
 
     async def get(self, like: Mapping[str, Any]) -> Object:
         """The object of that kind and name as it is now, with its managedFields. Raises NotFound."""
