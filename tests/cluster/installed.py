@@ -25,8 +25,8 @@ T = TypeVar("T")
 NAMESPACE = "stanch-system"
 ACCOUNT = "stanch"
 # Who the operator is and what it may do.
-_RIGHTS = ("serviceaccount", "clusterrole", "role", "people", "validatingadmissionpolicy")
-_RIGHTS += ("validatingadmissionpolicy-workloads",)
+_POLICIES = ("validatingadmissionpolicy", "validatingadmissionpolicy-workloads")
+_RIGHTS = ("serviceaccount", "clusterrole", "role", "people", *_POLICIES)
 
 
 @cache
