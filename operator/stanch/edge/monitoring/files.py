@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stanch.core.policy import Policy
-from stanch.edge.monitoring import blind, engines, itself, kit
+from stanch.edge.monitoring import blind, dashboard, engines, itself, kit
 from stanch.edge.monitoring.readings import Pace, records
 from stanch.edge.monitoring.rules import Group, rule_file
 
@@ -36,4 +36,5 @@ def rules() -> str:
 
 
 def files() -> dict[str, str]:
-    return {"charts/stanch/files/rules.yaml": rules()}
+    folder = "charts/stanch/files"
+    return {f"{folder}/rules.yaml": rules(), f"{folder}/dashboard.json": dashboard.text()}
