@@ -146,9 +146,10 @@ def prometheus(
     seconds: float = 1.0,
     relabel: Sequence[Mapping[str, Any]] = (),
     port: int = 0,
+    rules: Sequence[Path] = (),
 ) -> Iterator[str]:
     """Debian's Prometheus, scraping these addresses (host:port) with the labels that each has; its URL.
-    port: 0 for a free one. Skips where it is not installed."""
+    port: 0 for a free one. rules: files of rules. Skips where it is not installed."""
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("no Prometheus: apt-get install prometheus")
@@ -161,7 +162,8 @@ def prometheus(
     }
     every = f"{int(seconds * 1000)}ms"
     settings = {
-        "global": {"scrape_interval": every, "scrape_timeout": every},
+        "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
+        "rule_files": [str(path) for path in rules],
         "scrape_configs": [scrape],
     }
     folder.mkdir(parents=True, exist_ok=True)

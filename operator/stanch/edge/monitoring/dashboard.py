@@ -32,8 +32,8 @@ def _quantile(histogram: str, by: str = "", share: float = 0.95) -> str:
 
 def _held() -> str:
     """What is held while nothing runs and nothing waits."""
-    idle = [f"(max without (__name__) ({_engines(field, _IN)})) == 0" for field in ("running", "waiting")]
-    return f"({_engines('usage', _IN)})\nand {idle[0]}\nand {idle[1]}"
+    usage, running, waiting = (f"({_engines(field, _IN)})" for field in ("usage", "running", "waiting"))
+    return f"{usage}\nand {running} == 0\nand {waiting} == 0"
 
 
 FLEET = Row(
@@ -82,7 +82,7 @@ FLEET = Row(
             (Query(_held(), _NAME),),
             unit="percentunit",
             width=12,
-            about="On a decode engine this is zero, or a leak; a prefill engine may hold until its lease ends.",
+            about="On a decode engine zero, or a leak; a prefill engine may hold until its lease ends.",
         ),
         Panel(
             "Alerts that fire",

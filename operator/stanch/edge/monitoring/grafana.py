@@ -1,7 +1,7 @@
-"""A dashboard of Grafana 10 or later, as data: rows of panels are laid out, and everything asks one data source.
+"""A dashboard of Grafana 10 or later, as data: rows of panels are laid out, and all ask one data source.
 
-The JSON model: https://grafana.com/docs/grafana/v10.0/dashboards/build-dashboards/view-dashboard-json-model
-(schemaVersion 38 is that of Grafana 10.0; later ones migrate it as they load it).
+The JSON model: grafana.com/docs/grafana/v10.0 (dashboards, view-dashboard-json-model). schemaVersion 38 is
+that of Grafana 10.0; later ones migrate it as they load it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """Its values are those of a label of the series that a selector finds. All of them also means that the label
-    may be absent."""
+    """Its values are those of the label `of`, on the series that the selector finds. With all of them chosen
+    the label may also be absent."""
 
     name: str
     label: str
