@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stanch.edge.alerts import receiving
-from stanch.edge.alerts_server import ROUTE, Bounds
+from stanch.edge.alerts_listener import Bounds
+from stanch.edge.alerts_server import ROUTE
 from stanch.edge.cluster import Cluster
 from stanch.edge.journal import Journal
 from stanch.edge.telemetry import Telemetry

@@ -13,9 +13,9 @@ from aiohttp import web
 
 from stanch.api.incident import LeakIncident
 from stanch.core.history import Trigger
-from stanch.edge.alerts_intake import incident_name
+from stanch.edge.alerts_incidents import incident_name
+from stanch.edge.alerts_listener import Bounds
 from stanch.edge.alerts_payload import Alert
-from stanch.edge.alerts_server import Bounds
 from tests.edge.alerts_world import START, World, alert, payload, play, world
 from tests.edge.fake_api import refusal
 from tests.edge.fake_vllm import until
@@ -230,6 +230,7 @@ def test_labels_that_name_no_pod(tmp_path: Path, labels: dict[str, str], says: s
         assert w.counted("unmapped") == 2
         (line,) = w.lines("alert-unmapped")
         assert (line["level"], line["fingerprint"]) == ("warning", "6d5b3a4c0e1f2a3b")
+        assert line["alert"] == labels.get("alertname", "")
         assert w.api.seen == []
 
     play(script, tmp_path)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stanch.edge.alerts_server import ROUTE, Bounds, Bucket
+from stanch.edge.alerts_listener import Bounds
+from stanch.edge.alerts_server import ROUTE, Bucket
 from stanch.edge.errors import FileError
 from stanch.edge.telemetry_server import ServeError
 from tests.edge.alerts_world import OTHER, SMALL, TOKEN, World, alert, answer, payload, play, world
@@ -278,7 +279,7 @@ class TestTooMuch:
 
 
 class TestTooSlow:
-    QUICK = replace(SMALL, connections=2, head_seconds=0.5, connection_seconds=1.0, body_seconds=0.3)
+    QUICK = replace(SMALL, connections=2, head_seconds=0.5, body_seconds=0.3)
 
     def test_nobody_is_held_up_by_those_who_say_nothing(self, tmp_path: Path) -> None:
         """Forty connections for two places: without a word, with half a head, with a head word by word."""

@@ -168,7 +168,7 @@ def test_a_client_that_never_shakes_hands(tmp_path: Path, keys: Keys) -> None:
         for _, writer in mute:
             writer.close()
 
-    quick = replace(SMALL, connections=2, handshake_seconds=0.5)
+    quick = replace(SMALL, connections=2, handshake_seconds=2.0)
     play(script, tmp_path, bounds=quick, alerts_tls_dir=keys.serve(mutual=False))
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from stanch.edge.alerts_access import Certificates, Tokens
 from stanch.edge.alerts_intake import Intake
-from stanch.edge.alerts_server import Bounds, Door
+from stanch.edge.alerts_listener import Bounds
+from stanch.edge.alerts_server import Door
 from stanch.edge.alerts_table import load_table
 from stanch.edge.cluster import Cluster
 from stanch.edge.errors import FileError
@@ -50,7 +51,7 @@ async def receiving(
         clock,
     )
     door = Door(intake, telemetry.families, telemetry.note, tokens, certificates, bounds)
-    async with door.open(settings.host, settings.alerts_port) as (port, accepting):
+    async with door.listener.open(settings.host, settings.alerts_port) as (port, accepting):
         telemetry.note("info", "alerts-taken", "alerts are taken", port=port, tls=certificates is not None)
         working = asyncio.create_task(intake.work())
         both = asyncio.gather(accepting, working)

@@ -1,52 +1,29 @@
-"""The door for alerts: one request per connection, a few connections at a time, none for long.
+"""The door for alerts: who may come in, and what is answered.
 
-A connection is accepted only when there is room for it; the others wait in the kernel's queue, in their
-order. It has so many seconds for everything, from the TLS handshake on, and then it is cut off: whoever is
-slow holds up nobody for longer. What is asked before anything is read of a body: who it is, and whether the
-address is right.
+Before anything is read of a body: who it is, whether the address is right, and whether there were too many.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
 from stanch.edge.alerts_access import Certificates, Tokens
 from stanch.edge.alerts_intake import Intake
+from stanch.edge.alerts_listener import Bounds, Listener
 from stanch.edge.alerts_payload import PayloadError, parse
 from stanch.edge.errors import FileError
+from stanch.edge.executor import Note
 from stanch.edge.metrics import Families
-from stanch.edge.telemetry_server import ServeError
-from stanch.edge.waking import ended
 
 ROUTE: Final = "/alerts/v4"
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Of the door. head_seconds: until a request's headers are there. connection_seconds: of one connection,
-    from its acceptance to its end. rate: requests a second of those who are known; burst: so many at once."""
-
-    body_bytes: int = 1 << 20
-    header_bytes: int = 8190
-    headers: int = 64
-    connections: int = 32
-    handshake_seconds: float = 3.0
-    head_seconds: float = 3.0
-    body_seconds: float = 5.0
-    connection_seconds: float = 10.0
-    rate: float = 20.0
-    burst: int = 100
 
 
 @dataclass(slots=True)
@@ -82,7 +59,7 @@ class Door:
         self,
         intake: Intake,
         families: Families,
-        note: Callable[..., None],
+        note: Note,
         tokens: Tokens | None,
         certificates: Certificates | None,
         bounds: Bounds | None = None,
@@ -95,10 +72,10 @@ class Door:
         self._families = families
         self._note = note
         self._tokens = tokens
-        self._certificates = certificates
         self._monotonic = monotonic
         self._bucket = Bucket(bounds.rate, bounds.burst, bounds.burst, monotonic())
         self._said: dict[str, float] = {}
+        self.listener = Listener(self.answer, self._nonsense, note, certificates, bounds)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Whatever is asked, in whatever shape: an answer, never an error."""
@@ -199,129 +176,3 @@ class Door:
         if now - self._said.get(event, -60.0) >= 60.0:
             self._said[event] = now
             self._note(level, event, message)
-
-    @asynccontextmanager
-    async def open(self, host: str, port: int) -> AsyncIterator[tuple[int, asyncio.Future[Any]]]:
-        """While this lasts, alerts are taken; the port (a free one for 0), and what ends only by an error.
-        Raises ServeError."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-            listener = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
-        except (OSError, OverflowError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise ServeError(f"alerts cannot be taken on {host} port {port}: {why}") from None
-        listener.setblocking(False)
-        server = web.Server(self.answer)
-        connections: set[asyncio.Task[None]] = set()
-        accepting = asyncio.create_task(self._accept(listener, server, connections))
-        try:
-            yield listener.getsockname()[1], accepting
-        finally:
-            await ended(accepting)
-            listener.close()
-            await ended(*connections)
-
-    async def _accept(
-        self, listener: socket.socket, server: web.Server, connections: set[asyncio.Task[None]]
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        room = asyncio.Semaphore(self._bounds.connections)
-        while True:
-            await room.acquire()
-            try:
-                connection, _ = await loop.sock_accept(listener)
-            except OSError as error:  # one that has gone again; or no more files may be open
-                room.release()
-                self._seldom("alerts-not-accepted", str(error))
-                await asyncio.sleep(0.1)
-                continue
-            task = asyncio.create_task(self._serve(connection, server))
-            connections.add(task)
-            task.add_done_callback(connections.discard)
-            task.add_done_callback(lambda _: room.release())
-
-    async def _serve(self, connection: socket.socket, server: web.Server) -> None:
-        """One connection, until it is over or its time is."""
-        loop = asyncio.get_running_loop()
-        tls = None
-        if self._certificates is not None:
-            try:
-                self._certificates.refresh()
-            except FileError as error:
-                self._note("error", "alerts-certificate", f"the one before stays: {error}")
-            tls = self._certificates.context()
-        over = loop.create_future()
-        handler = _Connection(server, over, self._bounds, self._nonsense)
-        transport: asyncio.BaseTransport | None = None
-        taken = False
-
-        async def whole() -> None:
-            nonlocal transport, taken
-            taken = True  # from here on it is closed by asyncio, which would otherwise look for it in vain
-            transport, _ = await loop.connect_accepted_socket(
-                lambda: handler,
-                connection,
-                ssl=tls,
-                ssl_handshake_timeout=self._bounds.handshake_seconds if tls is not None else None,
-            )
-            await over
-
-        try:
-            await asyncio.wait_for(whole(), self._bounds.connection_seconds)
-        except (OSError, asyncio.TimeoutError):
-            pass  # no handshake, or too slow
-        finally:
-            if transport is not None and isinstance(transport, asyncio.Transport):
-                transport.abort()
-            if not taken:
-                connection.close()
-
-
-# aiohttp logs a traceback for bytes that are no HTTP; whoever sends them must not fill our log.
-_SILENT: Final = logging.Logger("alerts", logging.CRITICAL + 1)
-
-
-class _Connection(web.RequestHandler):
-    """aiohttp's connection (3.14), which says when it is over, and does not say which bytes it cannot read to
-    whom it does not know."""
-
-    __slots__ = ("_nonsense", "_over")
-
-    def __init__(
-        self,
-        server: web.Server,
-        over: asyncio.Future[None],
-        bounds: Bounds,
-        nonsense: Callable[[], web.Response],
-    ) -> None:
-        super().__init__(
-            server,
-            loop=asyncio.get_running_loop(),
-            logger=_SILENT,
-            access_log=_SILENT,
-            # A packed body could be a thousand times as long as it looks.
-            auto_decompress=False,
-            # This is also how long it waits for a first request (aiohttp 3.14, web_protocol.py).
-            keepalive_timeout=bounds.head_seconds,
-            lingering_time=1.0,
-            max_line_size=bounds.header_bytes,
-            max_field_size=bounds.header_bytes,
-            max_headers=bounds.headers,
-        )
-        self._over = over
-        self._nonsense = nonsense
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        return self._nonsense()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        super().connection_lost(exc)
-        if not self._over.done():
-            self._over.set_result(None)
