@@ -34,10 +34,10 @@ class Operator:
         return self
 
     @contextmanager
-    def twin(self) -> Iterator[Operator]:
-        """Another one for the same Lease, not started yet."""
+    def twin(self, **environment: str) -> Iterator[Operator]:
+        """Another one for the same Lease, not started yet. environment: what it has otherwise."""
         log = self.log.with_name(f"twin-of-{self.log.name}")
-        other = Operator(self._config, log, **self._environment)
+        other = Operator(self._config, log, **{**self._environment, **environment})
         try:
             yield other
         finally:

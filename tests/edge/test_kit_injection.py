@@ -432,6 +432,19 @@ def test_what_others_put_around_it_since_is_no_reason_to_move_it() -> None:
     assert (again.changed, again.template) == (False, done.template)
 
 
+def test_what_an_api_server_fills_in_is_no_reason_to_put_it_in_anew() -> None:
+    done = inject(template(), OPTIONS)
+    spec = done.template["spec"]
+    spec["initContainers"][0]["terminationMessagePath"] = "/dev/termination-log"
+    spec["volumes"][1]["downwardAPI"]["defaultMode"] = 420
+    spec["volumes"][1]["downwardAPI"]["items"][0]["fieldRef"]["apiVersion"] = "v1"
+    again = inject(done.template, OPTIONS)
+    assert (again.changed, again.template) == (False, done.template)
+    assert inject(done.template, KitOptions("example.test/stanch:1", "Always")).changed
+    spec["initContainers"][0]["image"] = "example.test/another"
+    assert inject(done.template, OPTIONS).changed
+
+
 @pytest.mark.parametrize(
     "raw", ["", "x", "[]", "{}", '{"container": 1, "image": "x"}', '{"container": "c", "image": "i", "x": 1}']
 )

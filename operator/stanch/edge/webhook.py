@@ -20,14 +20,12 @@ from stanch.api.names import (
     LABEL_INJECT,
 )
 from stanch.edge.json_patch import difference
-from stanch.edge.render.kit import ConnectorPatch, Injected, KitOptions, inject
-from stanch.edge.render.kit_undo import Undo
+from stanch.edge.render.kit import PATCHES, Injected, KitOptions, inject, is_in
 from stanch.edge.text import one_line
 from stanch.edge.units_raw import annotation, label, name_of, table, text
 
 Outcome = Literal["injected", "already", "refused", "not-asked", "failed"]
 API_VERSION: Final = "admission.k8s.io/v1"
-_PATCHES: Final[tuple[ConnectorPatch, ...]] = ("Auto", "Always", "Never")
 # All of them share 4096 bytes, and each is to have at most 256 (admission/v1 AdmissionResponse.Warnings).
 _MOST_WARNING = 256
 _MOST_WARNINGS = 8
@@ -82,7 +80,7 @@ def _answered(request: dict[str, Any], pod: Any, name: str, options: KitOptions 
         return Answer(_written(request, [], []), "not-asked", name)
     done = injected(pod, options)
     said = "; ".join(done.problems)
-    if isinstance(Undo.of(done.template), Undo):
+    if is_in(done.template):
         template, warnings = _noted(done.template, None), [f"stanch: {one}" for one in done.problems]
         outcome: Outcome = "injected" if done.changed else "already"
     else:
@@ -96,9 +94,9 @@ def injected(pod: dict[str, Any], options: KitOptions | None) -> Injected:
     if options is None:
         return Injected(pod, False, ("the operator has no STANCH_KIT_IMAGE, so it has no kit to put in",))
     asked = annotation(pod, ANNOTATION_INJECT_PATCH)
-    mode = next((one for one in _PATCHES if one == asked), None)
+    mode = next((one for one in PATCHES if one == asked), None)
     if asked is not None and mode is None:
-        said = f"its annotation {ANNOTATION_INJECT_PATCH} is {asked[:40]!r}: it may be {', '.join(_PATCHES)}"
+        said = f"its annotation {ANNOTATION_INJECT_PATCH} is {asked[:40]!r}: it may be {', '.join(PATCHES)}"
         return Injected(pod, False, (said,))
     container = annotation(pod, ANNOTATION_INJECT_CONTAINER) or options.container
     return inject(pod, replace(options, container=container, connector_patch=mode or options.connector_patch))

@@ -16,6 +16,7 @@ from stanch.edge.cli.check import check
 from stanch.edge.cli.demo import demo
 from stanch.edge.cli.doctor import doctor
 from stanch.edge.cli.incidents import incidents
+from stanch.edge.cli.inject import inject
 from stanch.edge.cli.lift import lift
 from stanch.edge.cli.listing import requests
 from stanch.edge.cli.operator import operator
@@ -57,6 +58,7 @@ _COMMANDS = (
     incidents,
     remediate,
     plan,
+    inject,
     doctor,
     operator,
     lift,

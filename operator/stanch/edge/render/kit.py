@@ -21,6 +21,7 @@ from stanch.edge.units_args import arguments_of
 from stanch.edge.units_pod import containers
 
 ConnectorPatch = Literal["Auto", "Always", "Never"]
+PATCHES: tuple[ConnectorPatch, ...] = ("Auto", "Always", "Never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ def inject(template: Mapping[str, Any], options: KitOptions) -> Injected:
             add_middleware(engine, start)
             undo.middleware = True
     undo.mark(new)
-    # Others may have put theirs around ours since: no reason to move it.
-    changed = not taken.changed or kit_parts.in_order(new) != kit_parts.in_order(old)
+    # Others may have put theirs around ours since, and an API server its defaults: no reason to put it in
+    # anew.
+    changed = not taken.changed or not kit_parts.holds(kit_parts.in_order(old), kit_parts.in_order(new))
     return Injected(
         new if changed else old, changed, tuple(f"container {name}: {one}" for one in problems), name
     )
@@ -100,6 +102,11 @@ def remove(template: Mapping[str, Any]) -> Injected:
     kit_parts.take_from(engine, undo)
     undo.unmark(new)
     return Injected(new, True, (), undo.container)
+
+
+def is_in(template: Mapping[str, Any]) -> bool:
+    """Whether `inject` has put a kit there."""
+    return isinstance(Undo.of(template), Undo)
 
 
 def _patch(engine: Object, start: Start, mode: ConnectorPatch | None, undo: Undo) -> list[str]:

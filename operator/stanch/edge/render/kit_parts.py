@@ -214,3 +214,12 @@ def _sorted(holder: Any, *keys: str) -> Object:
         key: sorted(rows(holder, key), key=lambda one: text(one, "name")) for key in keys if rows(holder, key)
     }
     return {**holder, **lists}
+
+
+def holds(there: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is there; there may be more of it, but in lists."""
+    if isinstance(wanted, dict):
+        return isinstance(there, dict) and all(k in there and holds(there[k], v) for k, v in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(there, list) and len(there) == len(wanted) and all(map(holds, there, wanted))
+    return bool(there == wanted)

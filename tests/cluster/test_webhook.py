@@ -1,0 +1,351 @@
+"""The kit into pods that others create, by the real API server: with the operator up, down, twice, and
+while its certificate changes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stanch.api.names import ANNOTATION_KIT, ANNOTATION_NOT_INJECTED
+from stanch.core.fleet import Capability
+from stanch.edge.render.kit import KitOptions, inject
+from stanch.edge.units_pod import capability
+from tests.bed import image, manifests, pki
+from tests.bed.cluster import Cluster, Namespace, Object, is_ready, wait_for
+from tests.bed.place import NODE_IP
+from tests.cluster.installed import NAMESPACE, Installed
+from tests.cluster.operators import Operator, operating
+
+pytestmark = pytest.mark.cluster
+
+OBJECTS = Path(__file__).with_name("webhook.yaml")
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/stanch"
+PATIENCE_S = 150.0
+PORTS = count(19443)
+LABEL = {"stanch.dev/inject": "enabled"}
+
+
+def documents() -> list[Object]:
+    return list(yaml.safe_load_all(OBJECTS.read_text()))
+
+
+@pytest.fixture(scope="module")
+def configured(stanch: Installed) -> Iterator[Cluster]:
+    """The webhook's Service and configuration, as the chart has them."""
+    cluster = stanch.cluster
+    if cluster.bed is None:
+        pytest.skip("the API server must reach this machine's processes: only the bed's does")
+    cluster.apply(*documents())
+    yield cluster
+    cluster.kubectl("delete", "-f", str(OBJECTS))
+
+
+class Webhook:
+    """An operator that serves the webhook, and its endpoint."""
+
+    def __init__(self, operator: Operator, cluster: Cluster, port: int) -> None:
+        self.operator = operator
+        self.cluster = cluster
+        self.port = port
+
+    def reviews(self) -> float:
+        """How many pods it has given the kit to."""
+        port = next(line["port"] for line in self.operator.lines() if line["event"] == "started")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            lines = page.read().decode().splitlines()
+        head = 'stanch_webhook_reviews_total{outcome="injected"} '
+        return next((float(line.removeprefix(head)) for line in lines if line.startswith(head)), 0.0)
+
+    def said(self, event: str) -> list[str]:
+        return [line["message"] for line in self.operator.lines() if line["event"] == event]
+
+
+@contextmanager
+def routed(cluster: Cluster, name: str, port: int) -> Iterator[None]:
+    """The Service leads to that port of the node, too."""
+    cluster.apply(
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                "labels": {"kubernetes.io/service-name": "stanch-webhook"},
+            },
+            "addressType": "IPv4",
+            "ports": [{"name": "webhook", "port": port}],
+            "endpoints": [{"addresses": [NODE_IP], "conditions": {"ready": True}}],
+        }
+    )
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "endpointslice", name, f"--namespace={NAMESPACE}")
+
+
+@contextmanager
+def serving(stanch: Installed, directory: Path, **environment: str) -> Iterator[Webhook]:
+    port = next(PORTS)
+    directory.mkdir(exist_ok=True)
+    settings = {
+        "STANCH_WEBHOOK_PORT": str(port),
+        "STANCH_KIT_IMAGE": image.engine_name(),
+        "STANCH_KIT_PULL_POLICY": "Never",
+        **environment,
+    }
+    with (
+        operating(stanch, directory, **settings) as operator,
+        routed(stanch.cluster, f"webhook-{port}", port),
+    ):
+        yield Webhook(operator, stanch.cluster, port)
+
+
+@pytest.fixture(scope="module")
+def webhook(
+    configured: Cluster, stanch: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Webhook]:
+    with serving(stanch, tmp_path_factory.mktemp("webhook")) as found:
+        yield found
+
+
+def pod(name: str = "a", **container: Any) -> Object:
+    """An engine as people start it, without anything of Stanch but the label."""
+    transfer = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_consumer"})
+    vllm: Object = {
+        "name": "vllm",
+        "image": image.engine_name(),
+        "imagePullPolicy": "Never",
+        "command": ["vllm", "serve", "org/model"],
+        "args": ["--port=8000", "--kv-transfer-config", transfer],
+        "ports": [{"name": "http", "containerPort": 8000}],
+        "startupProbe": {
+            "httpGet": {"path": "/health", "port": "http"},
+            "periodSeconds": 1,
+            "failureThreshold": 120,
+        },
+        "readinessProbe": {
+            "httpGet": {"path": "/health", "port": "http"},
+            "periodSeconds": 1,
+            "failureThreshold": 1,
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+        **container,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": manifests.APP, **LABEL}},
+        "spec": {"containers": [vllm], "terminationGracePeriodSeconds": 2, "enableServiceLinks": False},
+    }
+
+
+def deployment(name: str, replicas: int) -> Object:
+    made = pod()
+    labels = {**made["metadata"]["labels"], "deployment": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"deployment": name}},
+            "template": {"metadata": {"labels": labels}, "spec": made["spec"]},
+        },
+    }
+
+
+def tried(namespace: Namespace, body: Object | None = None) -> Object:
+    """The pod as the API server would make it now: a dry run asks the webhook as well."""
+    path = f"/api/v1/namespaces/{namespace.name}/pods?dryRun=All"
+    return namespace.cluster.api(path, "POST", body or pod())
+
+
+def has_kit(made: Object) -> bool:
+    return ANNOTATION_KIT in made["metadata"].get("annotations", {})
+
+
+def until_served(namespace: Namespace) -> None:
+    """The Service leads to it after a moment, and the API server knows its authority after another."""
+    wait_for("a pod with the kit", lambda: has_kit(tried(namespace)), PATIENCE_S)
+
+
+def pods_of(namespace: Namespace, name: str, how_many: int) -> list[Object]:
+    """The ready pods of the Deployment, once there are so many."""
+    path = f"/api/v1/namespaces/{namespace.name}/pods?labelSelector=deployment%3D{name}"
+
+    def look() -> list[Object] | None:
+        found: list[Object] = [one for one in namespace.cluster.api(path)["items"] if is_ready(one)]
+        return found if len(found) == how_many else None
+
+    return wait_for(f"{how_many} ready pods of {name}", look, PATIENCE_S)
+
+
+def test_a_deployment_s_pods_get_the_kit_and_become_ready_and_can_be_cordoned(
+    webhook: Webhook, namespace: Namespace
+) -> None:
+    until_served(namespace)
+    namespace.apply(deployment("decode", 2))
+    for made in pods_of(namespace, "decode", 2):
+        name = made["metadata"]["name"]
+        assert capability(made, (8000,)) is Capability.READINESS
+        said = namespace.kubectl("logs", name, "-c", "stanch-kit")
+        assert "installed in /opt/stanch" in said
+        # The kit lies where the engine's Python looks, as the engine sees it.
+        code = "import stanch_connector; print(stanch_connector.__file__)"
+        found = namespace.kubectl("exec", name, "-c", "vllm", "--", "python3", "-c", code)
+        assert found.startswith("/opt/stanch/")
+    name = made["metadata"]["name"]
+    beats = count(1)
+
+    def cordoned() -> bool:
+        mark = {"incident": "by-hand", "beat": next(beats), "leaseSeconds": 3}
+        namespace.annotate(name, cordon=json.dumps(mark))
+        return not is_ready(namespace.pod(name) or {})
+
+    wait_for("the cordon's effect", cordoned, PATIENCE_S)
+    # Nobody renews it any more.
+    wait_for("its end", lambda: is_ready(namespace.pod(name) or {}), PATIENCE_S)
+    # The Deployment itself is as it was written: whoever keeps it in Git sees no difference.
+    stored = namespace.cluster.api(f"/apis/apps/v1/namespaces/{namespace.name}/deployments/decode")
+    assert "initContainers" not in stored["spec"]["template"]["spec"]
+
+
+def test_the_server_stores_what_the_one_function_makes(webhook: Webhook, namespace: Namespace) -> None:
+    """Also where the API server has filled in its defaults before it asks."""
+    until_served(namespace)
+    made = tried(namespace)
+    again = inject(made, KitOptions(image.engine_name(), "Never"))
+    assert (again.changed, again.problems) == (False, ())
+
+
+def test_who_does_not_ask_and_the_operator_s_own_namespace_are_left_alone(
+    webhook: Webhook, namespace: Namespace
+) -> None:
+    until_served(namespace)
+    silent = pod()
+    del silent["metadata"]["labels"]["stanch.dev/inject"]
+    assert not has_kit(tried(namespace, silent))
+    own = Namespace(namespace.cluster, NAMESPACE)
+    assert not has_kit(tried(own))
+    assert has_kit(tried(namespace))
+
+
+def test_a_pod_that_cannot_have_it_starts_and_says_why(webhook: Webhook, namespace: Namespace) -> None:
+    until_served(namespace)
+    odd = pod("odd", command=["python3", "-m", "http.server", "8000"], args=["--directory", "/tmp"])
+    odd["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] = "/"
+    odd["spec"]["containers"][0]["startupProbe"]["httpGet"]["path"] = "/"
+    namespace.apply(odd)
+    namespace.wait_ready("odd")
+    found = namespace.pod("odd")
+    assert found is not None
+    assert "says that it starts vLLM" in found["metadata"]["annotations"][ANNOTATION_NOT_INJECTED]
+    assert not has_kit(found)
+    assert any("says that it starts vLLM" in line for line in webhook.said("webhook-review"))
+
+
+def test_without_the_operator_pods_start_without_the_kit(
+    configured: Cluster, stanch: Installed, namespace: Namespace, tmp_path: Path
+) -> None:
+    with serving(stanch, tmp_path / "a") as webhook:
+        until_served(namespace)
+        webhook.operator.kill()
+        namespace.apply(deployment("decode", 1))
+        [made] = pods_of(namespace, "decode", 1)
+        assert not has_kit(made)
+        assert made["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/health"
+        webhook.operator.start()
+        until_served(namespace)
+
+
+def test_certificates_change_while_pods_are_made(
+    configured: Cluster, stanch: Installed, namespace: Namespace, tmp_path: Path
+) -> None:
+    """Every one of them gets the kit, over two changes of the authority; and a foreign one stays trusted."""
+    pki.write(tmp_path / "pki")
+    foreign = (tmp_path / "pki/ca.crt").read_bytes()
+    bundle = {"caBundle": base64.b64encode(foreign).decode()}
+    patch = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle["caBundle"]}]
+    configured.api(CONFIGURATION, "PATCH", patch, "application/json-patch+json")
+    with serving(stanch, tmp_path / "a", STANCH_WEBHOOK_CERT_SECONDS="60") as webhook:
+        until_served(namespace)
+        made = []
+
+        def twice() -> bool:
+            made.append(has_kit(tried(namespace)))
+            return webhook.said("webhook-certificate").count("a new one is served") >= 2
+
+        wait_for("two changes of the certificate", twice, PATIENCE_S)
+        assert all(made), f"{made.count(False)} of {len(made)} without the kit"
+        assert len(made) > 50
+    found = configured.api(CONFIGURATION)["webhooks"][0]["clientConfig"]["caBundle"]
+    assert foreign.strip() in base64.b64decode(found)
+
+
+def test_two_replicas_serve_and_one_of_them_may_go(
+    configured: Cluster, stanch: Installed, namespace: Namespace, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(serving(stanch, tmp_path / "a"))
+        port = next(PORTS)
+        with first.operator.twin(STANCH_WEBHOOK_PORT=str(port)) as twin:
+            twin.start()
+            second = Webhook(twin, configured, port)
+            wait_for("the second one's authority", lambda: second.said("webhook-authority"), PATIENCE_S)
+            until_served(namespace)
+            with routed(configured, f"webhook-{port}", port):
+                # The one that does not lead serves as well.
+                def both() -> bool:
+                    assert has_kit(tried(namespace))
+                    return first.reviews() > 1 and second.reviews() > 1
+
+                wait_for("pods given the kit by both", both, PATIENCE_S)
+                assert not twin.elected()
+            wait_for("the endpoint's end", lambda: gone(namespace, second), PATIENCE_S)
+            assert twin.stop() == 0
+            assert all(has_kit(tried(namespace)) for _ in range(20))
+
+
+def gone(namespace: Namespace, webhook: Webhook) -> bool:
+    """Whether nothing comes to it any more."""
+    before = webhook.reviews()
+    for _ in range(20):
+        assert has_kit(tried(namespace))
+    return webhook.reviews() == before
+
+
+def test_certificates_of_files(
+    configured: Cluster, stanch: Installed, namespace: Namespace, tmp_path: Path
+) -> None:
+    """As cert-manager mounts them, whose own injector writes the bundle."""
+    pki.write(tmp_path / "pki")
+    pki.server(tmp_path / "pki", "tls", (NODE_IP,))
+    with serving(stanch, tmp_path / "a", STANCH_WEBHOOK_CERT_DIR=str(tmp_path / "pki")) as webhook:
+        *_, configuration = documents()
+        configuration["webhooks"][0]["clientConfig"] = {
+            "url": f"https://{NODE_IP}:{webhook.port}/inject/v1",
+            "caBundle": base64.b64encode((tmp_path / "pki/ca.crt").read_bytes()).decode(),
+        }
+        configured.kubectl("replace", "-f", "-", stdin=json.dumps(configuration))
+        try:
+            until_served(namespace)
+            assert webhook.said("webhook-authority") == []
+        finally:
+            configured.kubectl("replace", "-f", "-", stdin=json.dumps(documents()[1]))
+
+
+def test_an_image_volume_is_taken_by_the_server(namespace: Namespace) -> None:
+    done = inject(pod(), KitOptions(image.engine_name(), "Never", image_volume=True))
+    assert done.problems == ()
+    made = tried(namespace, done.template)
+    volume = next(one for one in made["spec"]["volumes"] if one["name"] == "stanch-kit")
+    assert volume["image"] == {"reference": image.engine_name(), "pullPolicy": "Never"}
