@@ -39,6 +39,7 @@ def test_all_is_well() -> None:
         "BudgetStarved": (False, "NothingWaits"),
         "Conflict": (False, "NoConflict"),
         "RoleUnknown": (False, "EveryRoleKnown"),
+        "NotInjected": (False, "NoneLeftOut"),
     }
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from stanch.api.names import ANNOTATION_KIT, ANNOTATION_NOT_INJECTED
 from stanch.core.fleet import Capability
@@ -21,32 +20,44 @@ from stanch.edge.render.kit import KitOptions, inject
 from stanch.edge.units_pod import capability
 from tests.bed import image, manifests, pki
 from tests.bed.cluster import Cluster, Namespace, Object, is_ready, wait_for
+from tests.bed.helm import template
 from tests.bed.place import NODE_IP
 from tests.cluster.installed import NAMESPACE, Installed
 from tests.cluster.operators import Operator, operating
 
 pytestmark = pytest.mark.cluster
 
-OBJECTS = Path(__file__).with_name("webhook.yaml")
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/stanch"
 PATIENCE_S = 150.0
 PORTS = count(19443)
 LABEL = {"stanch.dev/inject": "enabled"}
 
 
-def documents() -> list[Object]:
-    return list(yaml.safe_load_all(OBJECTS.read_text()))
+# The chart's has a selector; the operators here are processes on the node, and no pods.
+SERVICE: Object = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "stanch-webhook", "namespace": NAMESPACE},
+    "spec": {"ports": [{"name": "webhook", "port": 443, "targetPort": 9443}]},
+}
+
+
+def configuration() -> Object:
+    """The chart's own; a new one each time."""
+    [found] = template(only=["webhook.yaml"], namespace=NAMESPACE)
+    return found
 
 
 @pytest.fixture(scope="module")
 def configured(stanch: Installed) -> Iterator[Cluster]:
-    """The webhook's Service and configuration, as the chart has them."""
+    """The webhook's Service and configuration."""
     cluster = stanch.cluster
     if cluster.bed is None:
         pytest.skip("the API server must reach this machine's processes: only the bed's does")
-    cluster.apply(*documents())
+    cluster.apply(SERVICE, configuration())
     yield cluster
-    cluster.kubectl("delete", "-f", str(OBJECTS))
+    cluster.kubectl("delete", "mutatingwebhookconfigurations", "stanch")
+    cluster.kubectl("delete", "services", "stanch-webhook", f"--namespace={NAMESPACE}")
 
 
 class Webhook:
@@ -109,7 +120,7 @@ def serving(stanch: Installed, directory: Path, **environment: str) -> Iterator[
         yield Webhook(operator, stanch.cluster, port)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def webhook(
     configured: Cluster, stanch: Installed, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Webhook]:
@@ -189,68 +200,72 @@ def pods_of(namespace: Namespace, name: str, how_many: int) -> list[Object]:
     return wait_for(f"{how_many} ready pods of {name}", look, PATIENCE_S)
 
 
-def test_a_deployment_s_pods_get_the_kit_and_become_ready_and_can_be_cordoned(
-    webhook: Webhook, namespace: Namespace
-) -> None:
-    until_served(namespace)
-    namespace.apply(deployment("decode", 2))
-    for made in pods_of(namespace, "decode", 2):
+class TestServed:
+    """By one operator, which ends with these."""
+
+    def test_a_deployment_s_pods_get_the_kit_and_become_ready_and_can_be_cordoned(
+        self, webhook: Webhook, namespace: Namespace
+    ) -> None:
+        until_served(namespace)
+        namespace.apply(deployment("decode", 2))
+        for made in pods_of(namespace, "decode", 2):
+            name = made["metadata"]["name"]
+            assert capability(made, (8000,)) is Capability.READINESS
+            said = namespace.kubectl("logs", name, "-c", "stanch-kit")
+            assert "installed in /opt/stanch" in said
+            # The kit lies where the engine's Python looks, as the engine sees it.
+            code = "import stanch_connector; print(stanch_connector.__file__)"
+            found = namespace.kubectl("exec", name, "-c", "vllm", "--", "python3", "-c", code)
+            assert found.startswith("/opt/stanch/")
         name = made["metadata"]["name"]
-        assert capability(made, (8000,)) is Capability.READINESS
-        said = namespace.kubectl("logs", name, "-c", "stanch-kit")
-        assert "installed in /opt/stanch" in said
-        # The kit lies where the engine's Python looks, as the engine sees it.
-        code = "import stanch_connector; print(stanch_connector.__file__)"
-        found = namespace.kubectl("exec", name, "-c", "vllm", "--", "python3", "-c", code)
-        assert found.startswith("/opt/stanch/")
-    name = made["metadata"]["name"]
-    beats = count(1)
+        beats = count(1)
 
-    def cordoned() -> bool:
-        mark = {"incident": "by-hand", "beat": next(beats), "leaseSeconds": 3}
-        namespace.annotate(name, cordon=json.dumps(mark))
-        return not is_ready(namespace.pod(name) or {})
+        def cordoned() -> bool:
+            mark = {"incident": "by-hand", "beat": next(beats), "leaseSeconds": 3}
+            namespace.annotate(name, cordon=json.dumps(mark))
+            return not is_ready(namespace.pod(name) or {})
 
-    wait_for("the cordon's effect", cordoned, PATIENCE_S)
-    # Nobody renews it any more.
-    wait_for("its end", lambda: is_ready(namespace.pod(name) or {}), PATIENCE_S)
-    # The Deployment itself is as it was written: whoever keeps it in Git sees no difference.
-    stored = namespace.cluster.api(f"/apis/apps/v1/namespaces/{namespace.name}/deployments/decode")
-    assert "initContainers" not in stored["spec"]["template"]["spec"]
+        wait_for("the cordon's effect", cordoned, PATIENCE_S)
+        # Nobody renews it any more.
+        wait_for("its end", lambda: is_ready(namespace.pod(name) or {}), PATIENCE_S)
+        # The Deployment itself is as it was written: whoever keeps it in Git sees no difference.
+        stored = namespace.cluster.api(f"/apis/apps/v1/namespaces/{namespace.name}/deployments/decode")
+        assert "initContainers" not in stored["spec"]["template"]["spec"]
 
+    def test_the_server_stores_what_the_one_function_makes(
+        self, webhook: Webhook, namespace: Namespace
+    ) -> None:
+        """Also where the API server has filled in its defaults before it asks."""
+        until_served(namespace)
+        made = tried(namespace)
+        again = inject(made, KitOptions(image.engine_name(), "Never"))
+        assert (again.changed, again.problems) == (False, ())
 
-def test_the_server_stores_what_the_one_function_makes(webhook: Webhook, namespace: Namespace) -> None:
-    """Also where the API server has filled in its defaults before it asks."""
-    until_served(namespace)
-    made = tried(namespace)
-    again = inject(made, KitOptions(image.engine_name(), "Never"))
-    assert (again.changed, again.problems) == (False, ())
+    def test_who_does_not_ask_and_the_operator_s_own_namespace_are_left_alone(
+        self, webhook: Webhook, namespace: Namespace
+    ) -> None:
+        until_served(namespace)
+        silent = pod()
+        del silent["metadata"]["labels"]["stanch.dev/inject"]
+        assert not has_kit(tried(namespace, silent))
+        own = Namespace(namespace.cluster, NAMESPACE)
+        assert not has_kit(tried(own))
+        assert has_kit(tried(namespace))
 
-
-def test_who_does_not_ask_and_the_operator_s_own_namespace_are_left_alone(
-    webhook: Webhook, namespace: Namespace
-) -> None:
-    until_served(namespace)
-    silent = pod()
-    del silent["metadata"]["labels"]["stanch.dev/inject"]
-    assert not has_kit(tried(namespace, silent))
-    own = Namespace(namespace.cluster, NAMESPACE)
-    assert not has_kit(tried(own))
-    assert has_kit(tried(namespace))
-
-
-def test_a_pod_that_cannot_have_it_starts_and_says_why(webhook: Webhook, namespace: Namespace) -> None:
-    until_served(namespace)
-    odd = pod("odd", command=["python3", "-m", "http.server", "8000"], args=["--directory", "/tmp"])
-    odd["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] = "/"
-    odd["spec"]["containers"][0]["startupProbe"]["httpGet"]["path"] = "/"
-    namespace.apply(odd)
-    namespace.wait_ready("odd")
-    found = namespace.pod("odd")
-    assert found is not None
-    assert "says that it starts vLLM" in found["metadata"]["annotations"][ANNOTATION_NOT_INJECTED]
-    assert not has_kit(found)
-    assert any("says that it starts vLLM" in line for line in webhook.said("webhook-review"))
+    def test_a_pod_that_cannot_have_it_starts_and_says_why(
+        self, webhook: Webhook, namespace: Namespace
+    ) -> None:
+        until_served(namespace)
+        odd = pod("odd", command=["python3", "-m", "http.server", "8000"], args=["--directory", "/tmp"])
+        odd["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] = "/"
+        odd["spec"]["containers"][0]["startupProbe"]["httpGet"]["path"] = "/"
+        namespace.apply(odd)
+        namespace.wait_ready("odd")
+        found = namespace.pod("odd")
+        assert found is not None
+        assert "says that it starts vLLM" in found["metadata"]["annotations"][ANNOTATION_NOT_INJECTED]
+        assert not has_kit(found)
+        assert any("says that it starts vLLM" in line for line in webhook.said("webhook-review"))
 
 
 def test_without_the_operator_pods_start_without_the_kit(
@@ -330,17 +345,17 @@ def test_certificates_of_files(
     pki.write(tmp_path / "pki")
     pki.server(tmp_path / "pki", "tls", (NODE_IP,))
     with serving(stanch, tmp_path / "a", STANCH_WEBHOOK_CERT_DIR=str(tmp_path / "pki")) as webhook:
-        *_, configuration = documents()
-        configuration["webhooks"][0]["clientConfig"] = {
+        by_address = configuration()
+        by_address["webhooks"][0]["clientConfig"] = {
             "url": f"https://{NODE_IP}:{webhook.port}/inject/v1",
             "caBundle": base64.b64encode((tmp_path / "pki/ca.crt").read_bytes()).decode(),
         }
-        configured.kubectl("replace", "-f", "-", stdin=json.dumps(configuration))
+        configured.kubectl("replace", "-f", "-", stdin=json.dumps(by_address))
         try:
             until_served(namespace)
             assert webhook.said("webhook-authority") == []
         finally:
-            configured.kubectl("replace", "-f", "-", stdin=json.dumps(documents()[1]))
+            configured.kubectl("replace", "-f", "-", stdin=json.dumps(configuration()))
 
 
 def test_an_image_volume_is_taken_by_the_server(namespace: Namespace) -> None:

@@ -94,7 +94,10 @@ def test_only_what_the_kit_is_is_new_and_every_comment_stays() -> None:
     assert len(new) == 53
     assert done.changed == ("Deployment decode, container vllm",)
     assert len(done.notes) == 1
-    assert "document 1, line 1: Deployment decode: its readinessProbe is its own (/v1/own)" in done.notes[0]
+    assert (
+        "document 1, line 1: Deployment decode: container vllm: its readinessProbe is its own (/v1/own)"
+        in done.notes[0]
+    )
 
 
 def test_documents_that_nothing_is_done_to_stay_byte_for_byte() -> None:

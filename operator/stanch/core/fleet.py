@@ -70,6 +70,7 @@ class Pod:
     between the last two readings. running: requests under way, of all its ranks.
     lock: the incident in its annotation. command: the id of the command in its annotation.
     kit: None where no kit answers. version: the resourceVersion of the list.
+    not_injected: why it has no kit, although its label asks for one; "" where it has, or does not ask.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Pod:
     capability: Capability = Capability.READINESS
     kit: Kit | None = None
     version: str = ""
+    not_injected: str = ""
 
     @property
     def serving(self) -> bool:

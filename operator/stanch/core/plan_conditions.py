@@ -71,6 +71,7 @@ def of_watch(
         _leaking(open_, read),
         _of(made.deferred, "BudgetStarved", _STARVED, "NothingWaits"),
         _of(made.deferred, "Conflict", (Reason.CONFLICT,), "NoConflict"),
+        _not_injected(fleet),
         role_unknown(fleet),
     )
 
@@ -162,6 +163,21 @@ def role_unknown(fleet: Fleet) -> Said:
         f"nothing tells whether these prefill or decode, so what shows there stays a suspicion: "
         f"{_some(units)}; name the roles in spec.roles, or label the pods stanch.dev/role: prefill or decode",
     )
+
+
+def _not_injected(fleet: Fleet) -> Said:
+    """Pods whose label asks for the engine kit, and which have none."""
+    left = sorted(
+        (pod.name, pod.not_injected) for unit in fleet.units for pod in unit.pods if pod.not_injected
+    )
+    if not left:
+        return Said("NotInjected", False, "NoneLeftOut")
+    # Most have the same reason.
+    by_reason: dict[str, list[str]] = {}
+    for name, why in left:
+        by_reason.setdefault(why, []).append(name)
+    words = [f"{_some(names)}: {why}" for why, names in list(by_reason.items())[:_SHOWN]]
+    return Said("NotInjected", True, "KitMissing", "; ".join(words))
 
 
 def _some(names: list[str]) -> str:

@@ -24,6 +24,7 @@ from stanch.edge.units_pod import (
     is_up,
     kit_of,
     lock,
+    not_injected,
 )
 from stanch.edge.units_raw import Objects, Ref, annotation, controller, label, text
 from stanch.edge.units_select import Chosen
@@ -205,6 +206,7 @@ def _pod(
         capability=capability(one.raw, one.ports),
         kit=kit_of(_facts(one, heard)),
         version=text(one.raw, "metadata", "resourceVersion"),
+        not_injected=not_injected(one.raw, one.ports),
     )
 
 

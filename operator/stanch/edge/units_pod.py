@@ -7,10 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from stanch.api.names import ANNOTATION_INCIDENT
+from stanch.api.names import (
+    ANNOTATION_INCIDENT,
+    ANNOTATION_KIT,
+    ANNOTATION_NOT_INJECTED,
+    INJECT_ENABLED,
+    LABEL_INJECT,
+)
 from stanch.core.fleet import Capability, CommandOutcome, CordonMark, Kit
 from stanch.edge.kit import Facts
-from stanch.edge.units_raw import Object, annotation, condition, dig, rows, table, text, texts, whole
+from stanch.edge.units_raw import Object, annotation, condition, dig, label, rows, table, text, texts, whole
 from stanch_connector.contract import ANNOTATION_COMMAND, ANNOTATION_CORDON, ROUTE_READY
 
 _PROBES = ("readinessProbe", "startupProbe", "livenessProbe")
@@ -107,6 +113,19 @@ def _path(value: str) -> str:
         return urlsplit(value).path.rstrip("/")
     except ValueError:
         return ""
+
+
+def not_injected(pod: Object, ports: Sequence[int]) -> str:
+    """Why the pod has no kit, although its label asks for one; "" where it has, or does not ask. One whose
+    readiness is a kit's has it by hand."""
+    asks = label(pod, LABEL_INJECT) == INJECT_ENABLED and annotation(pod, ANNOTATION_KIT) is None
+    if not asks or capability(pod, ports) is Capability.READINESS:
+        return ""
+    said = annotation(pod, ANNOTATION_NOT_INJECTED)
+    return said or (
+        "no webhook of Stanch was asked when it was made (not switched on, or no operator up): delete the "
+        "pod, or restart its workload, to have it made anew"
+    )
 
 
 def lock(pod: Object) -> str | None:

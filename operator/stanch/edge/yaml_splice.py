@@ -18,7 +18,6 @@ import yaml
 from stanch.edge.json_patch import aligned, same
 from stanch.edge.yaml_values import Loader, block
 
-
 _IN_FLOW = -1
 
 
