@@ -217,6 +217,7 @@ def test_what_a_real_shell_makes_of_the_script(script: str) -> None:
             "outside of",
         ),
         (engine(command=["sh", "-c", "vllm serve 'm"], args=...), "' in it is not closed"),
+        (engine(command=["sh", "-c", "vllm serve m " + "x" * 70_000], args=...), "longer than 65536"),
         (engine(command=["python3", "-m", "dynamo.vllm"]), "not `vllm serve`"),
         (engine(command=["vllm", "serve", "m", "--", "x"]), "`--`"),
         (
@@ -298,6 +299,13 @@ def test_a_worker_without_a_server_gets_the_kit_without_the_server_s_part() -> N
     assert done.problems == ()
     assert container(done)["args"] == ["--headless"]
     assert [one["name"] for one in container(done)["volumeMounts"]] == ["stanch-kit"]
+
+
+def test_a_script_that_starts_leader_and_worker() -> None:
+    script = 'if [ "$LWS_WORKER_INDEX" = 0 ]; then vllm serve m; else vllm serve m --headless; fi'
+    done = put(template(engine(command=["sh", "-c", script], args=...)))
+    assert container(done)["command"][2].count("StanchMiddleware") == 2
+    assert container(done)["readinessProbe"]["httpGet"]["path"] == ROUTE_READY
 
 
 def test_annotations_that_are_shown_already_are_not_shown_twice() -> None:

@@ -74,6 +74,14 @@ def test_again_it_is_left_as_it_is() -> None:
     assert "patch" not in response
 
 
+def test_a_kit_that_the_template_has_already_is_left_as_it_is() -> None:
+    chosen = KitOptions("example.test/another:2", connector_patch="Always")
+    by_template = inject(pod(engine()), chosen).template
+    made, response = asked(by_template)
+    assert made == by_template
+    assert "patch" not in response
+
+
 def test_the_patch_touches_nothing_but_what_the_kit_is() -> None:
     body = json.dumps(review(pod(engine()))).encode()
     patch = json.loads(base64.b64decode(json.loads(answer(body, OPTIONS).body)["response"]["patch"]))
@@ -115,6 +123,7 @@ def test_who_has_not_asked_is_left_alone(of: Any, more: Object) -> None:
         (pod(engine(), inject_connector_patch="auto"), OPTIONS, "it may be Auto, Always, Never"),
         (pod(engine(), inject_container="x"), OPTIONS, "it has no container x"),
         (pod(engine(), kit="mine"), OPTIONS, "by hand"),
+        (pod(engine(command=["x"] * 9 + ["y" * 70_000])), OPTIONS, "not `vllm serve`"),
     ],
 )
 def test_where_the_kit_cannot_go_in_the_pod_starts_and_says_why(of: Any, options: Any, why: str) -> None:

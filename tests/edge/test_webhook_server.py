@@ -169,6 +169,26 @@ def test_a_review_that_takes_long_leaves_the_loop_free() -> None:
     run(scene)
 
 
+def test_of_too_many_at_once_some_are_sent_away() -> None:
+    go = threading.Event()
+
+    def slow(body: bytes) -> Answer:
+        assert go.wait(30)
+        return ANSWERING(body)
+
+    async def scene() -> None:
+        async with served(slow) as (port, issued):
+            asking = [asyncio.create_task(port.ask(issued.authority)) for _ in range(70)]
+            done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            assert {one.result()[0] for one in done} == {503}
+            go.set()
+            statuses = [status for status, _ in await asyncio.gather(*asking)]
+            assert 64 <= statuses.count(200) < 70
+            assert (await port.ask(issued.authority))[0] == 200
+
+    run(scene)
+
+
 def test_a_port_that_is_taken() -> None:
     async def scene() -> None:
         async with served() as (port, _):

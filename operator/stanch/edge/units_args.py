@@ -79,7 +79,10 @@ class Arguments:
 def arguments_of(container: Object) -> Arguments:
     known = {text(one, "name"): text(one, "value") for one in rows(container, "env") if "value" in one}
     words = (*texts(container, "command"), *texts(container, "args"))
-    return _read(words, tuple(sorted(known.items())))
+    variables = tuple(sorted(known.items()))
+    # What comes to the webhook may be anything: what is kept must not fill the memory.
+    large = sum(map(len, words)) + sum(len(name) + len(value) for name, value in variables) > _MOST_CHARS
+    return _read.__wrapped__(words, variables) if large else _read(words, variables)
 
 
 @lru_cache(maxsize=1024)

@@ -78,14 +78,16 @@ def _answered(request: dict[str, Any], pod: Any, name: str, options: KitOptions 
     asked = text(request, "operation") == "CREATE" and text(request, "resource", "resource") == "pods"
     if not (asked and isinstance(pod, dict) and label(pod, LABEL_INJECT) == INJECT_ENABLED):
         return Answer(_written(request, [], []), "not-asked", name)
+    if is_in(pod):
+        # By us, asked again, or by its template: whoever put it there may have chosen otherwise.
+        return Answer(_written(request, [], []), "already", name)
     done = injected(pod, options)
     said = "; ".join(done.problems)
-    if is_in(done.template):
+    if done.changed:
         template, warnings = _noted(done.template, None), [f"stanch: {one}" for one in done.problems]
-        outcome: Outcome = "injected" if done.changed else "already"
     else:
         template, warnings = _noted(pod, said), [f"stanch: the pod has no kit: {said}"]
-        outcome = "refused"
+    outcome: Outcome = "injected" if done.changed else "refused"
     return Answer(_written(request, difference(pod, template), warnings), outcome, name, said)
 
 

@@ -20,6 +20,8 @@ _MOST_BYTES: Final = 2 * 1024 * 1024
 _BODY_SECONDS: Final = 2.0
 _HANDSHAKE_SECONDS: Final = 5.0
 _AT_ONCE: Final = 2
+# Bodies that are read or wait; who comes then is sent away, and its pod starts without the kit.
+_MOST_WAITING: Final = 64
 
 Answering = Callable[[bytes], Answer]
 
@@ -33,8 +35,19 @@ async def serving_webhook(
     told: of every answer; None where the body was no review.
     """
     room = asyncio.Semaphore(_AT_ONCE)
+    waiting = 0
 
     async def review(request: web.Request) -> web.Response:
+        nonlocal waiting
+        if waiting >= _MOST_WAITING:
+            return web.Response(status=503, text="too many at once\n")
+        waiting += 1
+        try:
+            return await answered(request)
+        finally:
+            waiting -= 1
+
+    async def answered(request: web.Request) -> web.Response:
         try:
             body = await asyncio.wait_for(request.read(), _BODY_SECONDS)
         except asyncio.TimeoutError:

@@ -15,9 +15,15 @@ from typing import Any, Literal
 from stanch.edge.render import kit_parts, kit_transfer
 from stanch.edge.render.kit_engine import engine_of
 from stanch.edge.render.kit_parts import Object
-from stanch.edge.render.kit_start import Start, add_middleware, has_middleware, start_of, take_middleware
+from stanch.edge.render.kit_start import (
+    Start,
+    add_middleware,
+    has_middleware,
+    serves,
+    start_of,
+    take_middleware,
+)
 from stanch.edge.render.kit_undo import Undo
-from stanch.edge.units_args import arguments_of
 from stanch.edge.units_pod import containers
 
 ConnectorPatch = Literal["Auto", "Always", "Never"]
@@ -69,7 +75,7 @@ def inject(template: Mapping[str, Any], options: KitOptions) -> Injected:
     kit_parts.add_files(new, engine, options.image, options.pull_policy, options.image_volume, undo)
     kit_parts.add_environment(engine, undo)
     problems = _patch(engine, start, options.connector_patch, undo)
-    if not arguments_of(engine).headless:
+    if serves(engine, start):
         # One without a server of its own (the worker of a group) has nothing to ask and nothing to cordon.
         kit_parts.add_annotations(new, engine)
         problems += kit_parts.add_readiness(engine, undo)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _SPACE = " \t\r"
+_MOST_CHARS = 65_536
 _OPERATORS = ";&|()<>\n"
 
 
@@ -31,6 +32,8 @@ class Word:
 
 def words_of(script: str) -> list[Word]:
     """Raises ShellError."""
+    if len(script) > _MOST_CHARS:
+        raise ShellError(f"it is longer than {_MOST_CHARS} characters")
     try:
         return _words_of(script)
     except RecursionError:

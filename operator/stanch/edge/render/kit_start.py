@@ -10,9 +10,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 from stanch.edge.render.kit_shell import ShellError, Word, script_index, words_of
+from stanch.edge.units_args import arguments_of
 from stanch_connector.install.names import MIDDLEWARE
 
 Object = dict[str, Any]
@@ -96,6 +98,14 @@ _BY_HAND = f"add `{FLAG} {MIDDLEWARE}` to its `vllm serve` by hand"
 _OTHER = f"start it by `vllm serve`, or add `{FLAG} {MIDDLEWARE}` by hand if it takes that"
 
 
+def serves(container: Object, start: Start) -> bool:
+    """Whether it has an HTTP server: all but the worker of a group, which is --headless. A script that
+    starts one way or the other (by its place in the group) may have one."""
+    if not arguments_of(container).headless:
+        return True
+    return start.script is not None and len(_servers(words_of(container[start.key][start.script]))) > 1
+
+
 def has_middleware(container: Object) -> bool:
     return any(MIDDLEWARE in word for word in (*words_in(container, "command"), *words_in(container, "args")))
 
@@ -107,8 +117,8 @@ def add_middleware(container: Object, start: Start) -> None:
         container[start.key] = [*words, FLAG, MIDDLEWARE]
         return
     script = words[start.script]
-    for at in reversed(_servers(words_of(script))):
-        script = script[:at] + _INSERTED + script[at:]
+    cuts = [0, *_servers(words_of(script)), len(script)]
+    script = _INSERTED.join(script[a:b] for a, b in pairwise(cuts))
     container[start.key] = [*words[: start.script], script, *words[start.script + 1 :]]
 
 
