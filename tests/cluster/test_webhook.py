@@ -22,7 +22,7 @@ from tests.bed import image, manifests, pki
 from tests.bed.cluster import Cluster, Namespace, Object, is_ready, wait_for
 from tests.bed.helm import template
 from tests.bed.place import NODE_IP
-from tests.cluster.installed import NAMESPACE, Installed
+from tests.cluster.installed import NAMESPACE, Installed, watch
 from tests.cluster.operators import Operator, operating
 
 pytestmark = pytest.mark.cluster
@@ -161,7 +161,7 @@ def pod(name: str = "a", **container: Any) -> Object:
 
 def deployment(name: str, replicas: int) -> Object:
     made = pod()
-    labels = {**made["metadata"]["labels"], "deployment": name}
+    labels = {**made["metadata"]["labels"], "deployment": name, "role": "decode"}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -268,6 +268,13 @@ class TestServed:
         assert any("says that it starts vLLM" in line for line in webhook.said("webhook-review"))
 
 
+def not_injected(namespace: Namespace, status: str) -> Object | None:
+    """The watch's condition, once it has that status."""
+    path = f"/apis/stanch.dev/v1alpha1/namespaces/{namespace.name}/leakwatches/shop"
+    found = namespace.cluster.api(path).get("status", {}).get("conditions", [])
+    return next((one for one in found if one["type"] == "NotInjected" and one["status"] == status), None)
+
+
 def test_without_the_operator_pods_start_without_the_kit(
     configured: Cluster, stanch: Installed, namespace: Namespace, tmp_path: Path
 ) -> None:
@@ -280,6 +287,15 @@ def test_without_the_operator_pods_start_without_the_kit(
         assert made["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"] == "/health"
         webhook.operator.start()
         until_served(namespace)
+        # It names whom it missed; made anew, the pod gets the kit.
+        namespace.apply(watch("shop"))
+        said = wait_for("NotInjected", lambda: not_injected(namespace, "True"), PATIENCE_S)
+        assert said["reason"] == "KitMissing"
+        assert said["message"].startswith(f"{made['metadata']['name']}: no webhook of Stanch was asked")
+        namespace.kubectl("delete", "pod", made["metadata"]["name"])
+        wait_for("all with the kit", lambda: not_injected(namespace, "False"), PATIENCE_S)
+        [made] = pods_of(namespace, "decode", 1)
+        assert has_kit(made)
 
 
 def test_certificates_change_while_pods_are_made(
@@ -315,7 +331,7 @@ def test_two_replicas_serve_and_one_of_them_may_go(
         with first.operator.twin(STANCH_WEBHOOK_PORT=str(port)) as twin:
             twin.start()
             second = Webhook(twin, configured, port)
-            wait_for("the second one's authority", lambda: second.said("webhook-authority"), PATIENCE_S)
+            wait_for("the second one's authority", lambda: bool(second.said("webhook-authority")), PATIENCE_S)
             until_served(namespace)
             with routed(configured, f"webhook-{port}", port):
                 # The one that does not lead serves as well.

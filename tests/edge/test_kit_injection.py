@@ -444,6 +444,7 @@ def test_what_an_api_server_fills_in_is_no_reason_to_put_it_in_anew() -> None:
     done = inject(template(), OPTIONS)
     spec = done.template["spec"]
     spec["initContainers"][0]["terminationMessagePath"] = "/dev/termination-log"
+    spec["initContainers"][0]["volumeMounts"].append({"name": "kube-api-access", "mountPath": "/var/run/x"})
     spec["volumes"][1]["downwardAPI"]["defaultMode"] = 420
     spec["volumes"][1]["downwardAPI"]["items"][0]["fieldRef"]["apiVersion"] = "v1"
     again = inject(done.template, OPTIONS)

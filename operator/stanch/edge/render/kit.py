@@ -85,7 +85,7 @@ def inject(template: Mapping[str, Any], options: KitOptions) -> Injected:
     undo.mark(new)
     # Others may have put theirs around ours since, and an API server its defaults: no reason to put it in
     # anew.
-    changed = not taken.changed or not kit_parts.holds(kit_parts.in_order(old), kit_parts.in_order(new))
+    changed = not taken.changed or not kit_parts.holds(old, new)
     return Injected(
         new if changed else old, changed, tuple(f"container {name}: {one}" for one in problems), name
     )

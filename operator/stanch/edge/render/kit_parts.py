@@ -1,6 +1,6 @@
 """The parts that the kit adds to a pod template, and how each is taken out again. Pure.
 
-All but `hindrances` and `in_order` change the template that they are given, in place.
+All but `hindrances` and `holds` change the template that they are given, in place.
 """
 
 from __future__ import annotations
@@ -200,26 +200,12 @@ def _drop(holder: Object, key: str, names: tuple[str, ...], undo: Undo) -> None:
         undo.leave(holder, key, key)
 
 
-def in_order(template: Object) -> Object:
-    """A copy with its lists of named things in the order of their names, to compare two of one pod."""
-    spec = dict(table(template, "spec"))
-    for kind in ("containers", "initContainers"):
-        if rows(spec, kind):
-            spec[kind] = [_sorted(one, "env", "volumeMounts") for one in rows(spec, kind)]
-    return {**template, "spec": _sorted(spec, "initContainers", "volumes")}
-
-
-def _sorted(holder: Any, *keys: str) -> Object:
-    lists = {
-        key: sorted(rows(holder, key), key=lambda one: text(one, "name")) for key in keys if rows(holder, key)
-    }
-    return {**holder, **lists}
-
-
 def holds(there: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is there; there may be more of it, but in lists."""
+    """Whether all that is wanted is there; there may be more of it, but in a list of plain values."""
     if isinstance(wanted, dict):
         return isinstance(there, dict) and all(k in there and holds(there[k], v) for k, v in wanted.items())
-    if isinstance(wanted, list):
-        return isinstance(there, list) and len(there) == len(wanted) and all(map(holds, there, wanted))
+    if isinstance(wanted, list) and isinstance(there, list):
+        if all(isinstance(one, dict) for one in wanted):
+            return all(any(holds(one, each) for one in there) for each in wanted)
+        return len(there) == len(wanted) and all(map(holds, there, wanted))
     return bool(there == wanted)
