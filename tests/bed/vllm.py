@@ -24,6 +24,11 @@ from tests.engine.kit import MIDDLEWARE, kit_path
 from tests.engine.model import write_model
 from tests.engine.weights import NEEDS, write_weights
 
+_USUAL = (
+    *("--disable-uvicorn-access-log", *NEEDS, "--enforce-eager"),
+    *("--max-model-len=512", "--max-num-seqs=16", "--num-gpu-blocks-override=101"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Vllm:
@@ -96,6 +101,49 @@ class Vllm:
             },
         }
 
+    def deployment(
+        self, name: str, decode: int = 1, *, connector: str = "NixlConnector", **transfer: Any
+    ) -> Object:
+        """A DisaggDeployment of such engines, one of them for prefill. The kit is that of the simulated
+        engine's image: the operator's STANCH_KIT_IMAGE is image.engine_name(), with STANCH_KIT_PULL_POLICY
+        Never. connector: StanchInjector or StanchFixedInjector plant the fault. transfer: more of
+        spec.kvTransfer."""
+        config: dict[str, Any] = {"kv_buffer_device": "cpu"}
+        if connector != "NixlConnector":
+            config["kv_connector_module_path"] = "tests.engine.injector"
+        engine = {
+            "image": HOST_IMAGE,
+            "args": [*_USUAL, "--kv-transfer-config", json.dumps(config)],
+            "env": [{"name": key, "value": value} for key, value in self._settings(kit=False).items()],
+            "port": PORT,
+        }
+        paths = [*enumerate(self._paths())]
+        container = {
+            "name": "vllm",
+            "imagePullPolicy": "Never",
+            "command": [str(self.installed.python), "-m", "vllm.entrypoints.cli.main", "serve"],
+            "volumeMounts": [
+                {"name": f"host-{number}", "mountPath": path, "readOnly": True} for number, path in paths
+            ],
+            "readinessProbe": {"periodSeconds": 1, "failureThreshold": 1},
+        }
+        volumes = [{"name": f"host-{number}", "hostPath": {"path": path}} for number, path in paths]
+        spec = {"containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 15}
+        roles = [
+            {"name": role, "replicas": count, "engine": engine, "template": {"spec": spec}}
+            for role, count in (("prefill", 1), ("decode", decode))
+        ]
+        return {
+            "apiVersion": "stanch.dev/v1alpha1",
+            "kind": "DisaggDeployment",
+            "metadata": {"name": name},
+            "spec": {
+                "model": {"uri": str(self.model), "name": MODEL_NAME},
+                "roles": roles,
+                "kvTransfer": {"connector": connector, "blockSizeTokens": 32, **transfer},
+            },
+        }
+
     def _paths(self) -> list[str]:
         """What of the node a container sees."""
         prefix = Path(sys.base_prefix)
@@ -116,16 +164,10 @@ class Vllm:
             transfer["kv_connector_module_path"] = "stanch_connector.connector"
         if step_ms:
             transfer["kv_connector_extra_config"] = {"stanch_step_delay_ms": step_ms}
-        sizes = [
-            "--max-model-len=512",
-            "--max-num-seqs=16",
-            "--block-size=32",
-            "--num-gpu-blocks-override=101",
-        ]
         return [
             *[str(self.installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(self.model)],
             *[f"--served-model-name={MODEL_NAME}", "--host=0.0.0.0", f"--port={PORT}"],
-            *["--disable-uvicorn-access-log", *NEEDS, "--enforce-eager", *sizes],
+            *[*_USUAL, "--block-size=32"],
             *["--kv-transfer-config", json.dumps(transfer), *(MIDDLEWARE if kit else ())],
         ]
 

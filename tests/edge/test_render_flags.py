@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stanch.edge.render.flags import serve_args
 from stanch.edge.render.place import Problem
@@ -173,3 +175,46 @@ def test_other_flags_are_let_be(args: list[str]) -> None:
 def test_every_problem_is_told() -> None:
     _, problems = made(["--port=1", KV, '{"kv_role": "kv_both", "engine_id": "x"}'])
     assert [one.path[-3:] for one in problems] == ["[0]", "[1]", "[1]"]
+
+
+WORDS = st.one_of(
+    st.sampled_from(
+        [
+            KV,
+            f"{KV}.engine_id",
+            f"{KV}.kv_role=kv_both",
+            f"{KV}.a.b+",
+            "--kv_transfer_config",
+            "--kv-transfer",
+            "-tp",
+        ]
+    ),
+    st.sampled_from(
+        ["--port=1", "-n2", "-n", "--", "-", "--=", "=", ".", "--.", "null", "{}", "[1]", '{"a":1}']
+    ),
+    st.dictionaries(
+        st.sampled_from(["engine_id", "kv_role", "kv_port", "kv_connector_extra_config"]),
+        st.one_of(
+            st.none(),
+            st.integers(0, 1),
+            st.just("kv_consumer"),
+            st.just({"connectors": [{"engine_id": "x"}]}),
+        ),
+    ).map(json.dumps),
+    st.text(max_size=6),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(WORDS, max_size=5))
+def test_whatever_arguments_are_given_there_is_one_transfer_and_no_fixed_id(args: list[str]) -> None:
+    found, problems = made(args)
+    assert found[:2] == ["some/model", "--port=8000"]
+    assert found[2] == KV
+    for problem in problems:
+        assert 0 <= int(problem.path.removeprefix(f"{PATH}.engine.args[").removesuffix("]")) < len(args)
+    if not problems:
+        transfer = json.loads(found[3])
+        assert (transfer["kv_role"], transfer.get("engine_id")) == ("kv_consumer", None)
+        assert '"engine_id":"' not in found[3]
+        assert not any(word.replace("_", "-").startswith(KV) for word in found[4:])

@@ -3,7 +3,9 @@
 Facts of vLLM 0.29.0 that it stands on: each engine core listens for its peers' handshakes on
 VLLM_NIXL_SIDE_CHANNEL_HOST, at VLLM_NIXL_SIDE_CHANNEL_PORT plus its data-parallel index, and tells them that
 host (nixl/base_scheduler.py); ranks behind one server share its port (entrypoints/cli/serve.py, the internal
-load balancer); workers of one engine talk through /dev/shm, of which a container has 64 MiB by default.
+load balancer); an engine whose workers are processes of their own (several devices, pipeline stages, every
+one on a CPU) wants 160 MiB of /dev/shm and does not start without (device_communicators/shm_broadcast.py),
+and a container has 64.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ def _base(deployment: DisaggDeployment, role: DeployedRole, args: list[str]) -> 
         "ports": [{"name": HTTP, "containerPort": role.engine.port}],
         **_probes(),
         "lifecycle": {"preStop": {"sleep": {"seconds": _LEAVE_SECONDS}}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     spec: Object = {
         "serviceAccountName": account_name(deployment),
@@ -104,10 +107,8 @@ def _base(deployment: DisaggDeployment, role: DeployedRole, args: list[str]) -> 
         "terminationGracePeriodSeconds": _grace_seconds(deployment, role),
         "topologySpreadConstraints": [spread(deployment, role.name.value)],
         "containers": [container],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
     }
-    if role.parallelism.tensor * role.parallelism.data > 1:
-        spec["volumes"] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
-        container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
     return {"metadata": {"labels": labels(deployment, role.name.value)}, "spec": spec}
 
 
