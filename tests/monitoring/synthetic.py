@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from stanch.core.policy import Policy
 from stanch.edge.monitoring.readings import Pace
 from tests.monitoring.promtool import Check, Labels, Series, Value, World, tried
 
@@ -106,6 +107,8 @@ def fires(minute: float, *alerts: str) -> Check:
     return Check(minute * 60, 'group by (alertname, case) (ALERTS{alertstate="firing"})', labels)
 
 
-def wrong(series: Sequence[Series], checks: Sequence[Check], folder: Path) -> str:
+def wrong(
+    series: Sequence[Series], checks: Sequence[Check], folder: Path, policy: Policy | None = None
+) -> str:
     """What is not as the checks say; "" where all is."""
-    return tried(World(series, checks), folder)
+    return tried(World(series, checks, policy or Policy()), folder)

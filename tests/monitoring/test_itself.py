@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.monitoring.promtool import STALE, Check, Series, Value, needs_promtool
-from tests.monitoring.synthetic import fires, points, steps, wrong
+from tests.monitoring.promtool import STALE, Check, Series, Value, World, needs_promtool, tried
+from tests.monitoring.synthetic import fires, points, steps
 
 pytestmark = [pytest.mark.unit, needs_promtool]
 
@@ -146,4 +146,4 @@ CASES = [
 
 @pytest.mark.parametrize(("given", "checks"), CASES)
 def test_itself(given: list[Series], checks: list[Check], tmp_path: Path) -> None:
-    assert wrong(given, checks, tmp_path) == ""
+    assert tried(World(given, checks, group="stanch-operator"), tmp_path) == ""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stanch.core.policy import Policy
 from tests.monitoring.promtool import STALE, Check, Series, needs_promtool
 from tests.monitoring.synthetic import (
     DECODE,
@@ -355,37 +356,49 @@ def test_no_held_floor_where_turns_are_pinned(tmp_path: Path) -> None:
 
 
 def test_collapse(tmp_path: Path) -> None:
-    tokens = [*rising(80, 0, 100), *rising(20, 32_000, 1)]
-    waits = [*[1.0] * points(80), *[float(i) for i in range(points(20))]]
-    seen = engine(100, usage=0.4, running=2, generation=tokens, iterations=rising(100), waiting=waits)
-    assert wrong(seen, [fires(79), fires(95, "StanchCollapse")], tmp_path) == ""
+    """Of four whose tokens become few: one collapses, one still finishes requests, one's queue stands, one
+    restarts."""
+    few = [*rising(80, 0, 100), *rising(20, 32_000, 1)]
+    grows = [*[1.0] * points(80), *[float(i) for i in range(points(20))]]
 
+    def slow(pod: str, **values: Values) -> list[Series]:
+        target = {**DECODE, "pod": pod, "instance": pod}
+        seen = {"usage": 0.4, "running": 2, "generation": few, "iterations": rising(100), "waiting": grows}
+        return engine(100, target, **{**seen, **values})  # type: ignore[arg-type]
 
-def test_no_collapse_where_requests_finish_or_the_queue_does_not_grow(tmp_path: Path) -> None:
-    tokens = [*rising(80, 0, 100), *rising(20, 32_000, 1)]
-    waits = [*[1.0] * points(80), *[float(i) for i in range(points(20))]]
-    steps_made = rising(100)
-    finishing = engine(
-        100,
-        usage=0.4,
-        running=2,
-        generation=tokens,
-        iterations=steps_made,
-        waiting=waits,
-        stopped=rising(100),
-    )
-    assert wrong(finishing, [fires(m) for m in (85, 95)], tmp_path) == ""
-    standing = engine(100, usage=0.4, running=2, generation=tokens, iterations=steps_made, waiting=3)
-    assert wrong(standing, [fires(m) for m in (85, 95)], tmp_path) == ""
+    series = [
+        *slow("collapses"),
+        *slow("finishes", stopped=rising(100)),
+        *slow("stands", waiting=3),
+        *slow("restarts", generation=[*rising(80, 0, 100), *rising(20, 0, 1)]),
+    ]
+    firing = 'group by (alertname, pod) (ALERTS{alertstate="firing"})'
+    checks = [
+        Check(79 * 60, firing),
+        Check(95 * 60, firing, [{"alertname": "StanchCollapse", "pod": "collapses"}]),
+    ]
+    assert wrong(series, checks, tmp_path) == ""
 
 
 def test_creep(tmp_path: Path) -> None:
-    minutes = 290
-    lows = [0.001 + 0.01 * (i // points(60)) for i in range(points(minutes))]
-    seen = engine(minutes, usage=lows, generation=rising(minutes))
-    assert wrong(seen, [fires(150), fires(242, "StanchCreep")], tmp_path) == ""
-    flat = engine(minutes, usage=0.04, generation=rising(minutes))
-    assert wrong(flat, [fires(m) for m in (150, 242, 280)], tmp_path) == ""
+    """By the quarter of an hour, as a policy may say: one creeps, one does not, one has been restarted."""
+    minutes = 72
+    lows = [0.001 + 0.01 * (i // points(15)) for i in range(points(minutes))]
+
+    def slow(pod: str, usage: Values, generation: Values) -> list[Series]:
+        return engine(minutes, {**DECODE, "pod": pod, "instance": pod}, usage=usage, generation=generation)
+
+    series = [
+        *slow("creeps", lows, rising(minutes)),
+        *slow("stays", 0.04, rising(minutes)),
+        *slow("restarts", lows, [*rising(40), *rising(32, 0)]),
+    ]
+    firing = 'group by (alertname, pod) (ALERTS{alertstate="firing"})'
+    checks = [
+        Check(40 * 60, firing),
+        Check(61 * 60, firing, [{"alertname": "StanchCreep", "pod": "creeps"}]),
+    ]
+    assert wrong(series, checks, tmp_path, Policy(creep_bucket_seconds=900)) == ""
 
 
 def test_transfer_fault(tmp_path: Path) -> None:
@@ -413,6 +426,8 @@ def test_the_kit_itself(tmp_path: Path) -> None:
         for of in ("active", "not-needed", "unpatched", "off")
     ]
     assert wrong(fix, [fires(10), fires(20, "StanchUnpatched")], tmp_path) == ""
+    prefill = [Series(s.name, {**s.labels, **PREFILL}, s.values) for s in fix]
+    assert wrong([*engine(30, PREFILL), *prefill], [fires(20)], tmp_path) == ""
     active = [Series(s.name, s.labels, [float(s.labels["fix"] == "active")] * points(30)) for s in fix]
     assert wrong(active, [fires(20)], tmp_path) == ""
 

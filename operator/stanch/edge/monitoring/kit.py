@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stanch.core.policy import Policy
+from stanch.core.sample import Role
 from stanch.core.verdict import Signature
 from stanch.edge.monitoring import readings as r
 from stanch.edge.monitoring.rules import Alert, Severity
@@ -36,7 +37,9 @@ def alerts(policy: Policy) -> tuple[Alert, ...]:
         ),
         Alert(
             "StanchUnpatched",
-            'stanch_fix{fix="unpatched"} == 1',
+            # Only who reads KV from elsewhere can lose a request like this.
+            'stanch_fix{fix="unpatched"} == 1'
+            f'\nunless ignoring(fix, model_name, role) {r.USAGE}{{role="{Role.PREFILL.value}"}}',
             _UNPATCHED_SECONDS,
             Severity.WARNING,
         ),
