@@ -115,7 +115,7 @@ class SmallCluster(ApiServer):
                 "metadata": {"resourceVersion": "7"},
                 "items": [raw for (kind, _), raw in self.objects.items() if kind == plural],
             }
-        if method == "POST" and plural == "leakincidents":
+        if method == "POST" and plural in ("leakincidents", "leases"):
             name = body["metadata"]["name"]
             if (plural, name) in self.objects:
                 return refusal(409, "AlreadyExists", f"{name} already exists")
@@ -143,6 +143,8 @@ class SmallCluster(ApiServer):
             return refusal(409, "Conflict", f"{name}: the object has been modified")
         if method == "PUT" and sub == "status":
             found["status"] = body["status"]
+        elif method == "PUT":
+            found["spec"] = body["spec"]
         elif method == "PATCH":
             marks = {**found["metadata"]["annotations"], **meta["annotations"]}
             found["metadata"]["annotations"] = {k: v for k, v in marks.items() if v is not None}

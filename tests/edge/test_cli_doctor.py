@@ -16,7 +16,7 @@ from stanch.edge import diagnosis, diagnosis_access, examination
 from stanch.edge.cluster import Cluster
 from stanch.edge.findings import Finding, Mark, exit_code, record
 from stanch.edge.kit import Facts, KitError
-from stanch.edge.permissions import NEEDED, POLICY, Permission
+from stanch.edge.permissions import NEEDED, Permission, policy_name
 from tests.bed import manifests
 from tests.edge.fake_api import FakeApi, refusal
 from tests.edge.fake_kit import FakeKit, entry
@@ -84,7 +84,7 @@ def admission() -> tuple[dict[str, Any], dict[str, Any]]:
     """A policy and its binding, as far as is looked at (those of the chart: tests/cluster/test_chart.py)."""
     means = [{"name": "by-stanch", "expression": f"request.userInfo.username == '{ACCOUNT}'"}]
     return {"spec": {"matchConditions": means}}, {
-        "spec": {"policyName": POLICY, "validationActions": ["Deny"]}
+        "spec": {"policyName": "stanch-pods", "validationActions": ["Deny"]}
     }
 
 
@@ -93,6 +93,9 @@ def test_an_admission_policy_that_holds() -> None:
     assert diagnosis_access.policy(ACCOUNT, found, binding).mark is Mark.OK
     # Of who asks as the operator itself the name is not known.
     assert diagnosis_access.policy(None, found, binding).mark is Mark.OK
+    # Another account has a policy of another name.
+    said = diagnosis_access.policy("system:serviceaccount:ops:heal", None, None)
+    assert "there is no ValidatingAdmissionPolicy heal-pods" in said.says
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,11 @@ def test_an_admission_policy_that_holds() -> None:
         row({"binding": None}, "no ValidatingAdmissionPolicyBinding stanch-pods:", id="no-binding"),
         row({"found": None, "binding": None}, "ValidatingAdmissionPolicyBinding", id="neither"),
         row({"actions": ["Audit"]}, "no Deny among the binding's validationActions", id="only-audited"),
-        row({"account": "system:serviceaccount:a:b"}, "no match condition for system:ser", id="of-another"),
+        row(
+            {"account": "system:serviceaccount:a:stanch"},
+            "no match condition for system:ser",
+            id="of-another",
+        ),
     ],
 )
 def test_an_admission_policy_that_does_not_hold(what: dict[str, Any], words: str) -> None:
@@ -381,7 +388,7 @@ def test_an_admission_policy_that_may_not_be_read(tmp_path: Path) -> None:
     api.answers[f"GET {group}"] = (200, {"resources": kinds})
     for one in kinds:
         refused = refusal(403, "Forbidden", f'User "jane" cannot get resource "{one["name"]}"')
-        api.answers[f"GET {group}/{one['name']}/{POLICY}"] = refused
+        api.answers[f"GET {group}/{one['name']}/{policy_name(None)}"] = refused
     (said,) = [
         one
         for one in run(api, tmp_path, "--output", "json", command="doctor").objects

@@ -73,7 +73,7 @@ class ServiceAccount(Part):
 
 class Rbac(Part):
     create: bool = True
-    """Make the roles of the operator's account and bind them."""
+    """Make the roles of the operator's account, bind them, and make those for people."""
     nodes: bool = True
     """Let it get Nodes, which is possible cluster-wide only. Without it nobody sees that a node is about to
     be drained, and a repair may begin on a pod that has to go anyway."""

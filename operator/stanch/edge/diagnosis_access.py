@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stanch.api.names import GROUP
 from stanch.edge.findings import Finding, Mark
-from stanch.edge.permissions import POLICY, Permission
+from stanch.edge.permissions import Permission, policy_name
 from stanch.edge.units import Object
 from stanch.edge.units_raw import rows, text, texts
 
@@ -33,18 +33,19 @@ def permissions(account: str, absent: Sequence[Permission], excess: Sequence[Per
 def policy(account: str | None, found: Object | None, binding: Object | None) -> Finding:
     """account: the operator's as the API server names it, None where that is not known. found, binding: the
     ValidatingAdmissionPolicy and its binding, None where there is none."""
+    name = policy_name(account)
     lacks = [
         what
         for what, there in (
-            (f"ValidatingAdmissionPolicy {POLICY}", found is not None),
-            (f"ValidatingAdmissionPolicyBinding {POLICY}", binding is not None),
-            ("Deny among the binding's validationActions", binding is None or _denies(binding)),
+            (f"ValidatingAdmissionPolicy {name}", found is not None),
+            (f"ValidatingAdmissionPolicyBinding {name}", binding is not None),
+            ("Deny among the binding's validationActions", binding is None or _denies(binding, name)),
             (f"match condition for {account}", found is None or account is None or _means(found, account)),
         )
         if not there
     ]
     if not lacks:
-        said = f"{POLICY} keeps the operator to annotations of {GROUP} when it patches a pod"
+        said = f"{name} keeps the operator to annotations of {GROUP} when it patches a pod"
         return Finding("cluster", "policy", Mark.OK, said)
     return Finding(
         "cluster",
@@ -55,8 +56,8 @@ def policy(account: str | None, found: Object | None, binding: Object | None) ->
     )
 
 
-def _denies(binding: Object) -> bool:
-    return text(binding, "spec", "policyName") == POLICY and "Deny" in texts(
+def _denies(binding: Object, name: str) -> bool:
+    return text(binding, "spec", "policyName") == name and "Deny" in texts(
         binding, "spec", "validationActions"
     )
 

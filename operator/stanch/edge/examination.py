@@ -16,7 +16,7 @@ from stanch.edge import client, diagnosis, diagnosis_access, engine, kit
 from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, ObjectRef
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.live import Live, watching
-from stanch.edge.permissions import LEASE, NEEDED, POLICY, UNWANTED, Permission
+from stanch.edge.permissions import LEASE, NEEDED, UNWANTED, Permission, policy_name
 from stanch.edge.prometheus_query import Wanted, wanted_of
 from stanch.edge.survey import Surveyor
 from stanch.edge.targets import Watched
@@ -73,17 +73,19 @@ async def _permissions(
 async def _policy(cluster: Cluster, service_account: tuple[str, str] | None) -> Finding:
     """The operator itself may not read them, and need not: this is for who asks."""
 
+    account = None if service_account is None else "system:serviceaccount:" + ":".join(service_account)
+    name = policy_name(account)
+
     async def get(kind: str) -> Object | None:
         try:
-            return await cluster.get(ObjectRef(_ADMISSION, f"ValidatingAdmissionPolicy{kind}", POLICY), 0.0)
+            return await cluster.get(ObjectRef(_ADMISSION, f"ValidatingAdmissionPolicy{kind}", name), 0.0)
         except NotFound:
             return None
 
-    account = None if service_account is None else "system:serviceaccount:" + ":".join(service_account)
     try:
         found, binding = await asyncio.gather(get(""), get("Binding"))
     except Forbidden as error:
-        todo = f"look as somebody who may: kubectl get validatingadmissionpolicies,{_BINDINGS} {POLICY}"
+        todo = f"look as somebody who may: kubectl get validatingadmissionpolicies,{_BINDINGS} {name}"
         return Finding("cluster", "policy", Mark.UNKNOWN, str(error), todo)
     except ClusterError as error:
         return Finding("cluster", "policy", Mark.UNKNOWN, str(error))

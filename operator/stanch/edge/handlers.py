@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
+from dataclasses import replace
 from typing import Any, cast
 
 import kopf
@@ -127,13 +129,22 @@ def registry_for(
 
     async def login(settings: kopf.OperatorSettings, **_: Any) -> kopf.ConnectionInfo | None:
         given = kopf.login_with_kubeconfig(settings=settings)
-        return given or kopf.login_with_service_account(settings=settings)
+        return given or in_pod(kopf.login_with_service_account(settings=settings))
 
     _on(LEAK_WATCH, registry)(heard_watch)
     _on(LEAK_INCIDENT, registry)(heard_incident)
     _on(DISAGG_DEPLOYMENT, registry)(heard_deployment)
     kopf.on.login(registry=registry)(login)
     return registry
+
+
+def in_pod(given: kopf.ConnectionInfo | None) -> kopf.ConnectionInfo | None:
+    """At the address that Kubernetes tells every pod, as its own clients do: kopf (1.45) would ask the
+    cluster's DNS for it."""
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{one}") for one in ("HOST", "PORT"))
+    if given is None or not host:
+        return given
+    return replace(given, server=f"https://{f'[{host}]' if ':' in host else host}:{port or 443}")
 
 
 def _on(kind: Kind, registry: kopf.OperatorRegistry) -> Any:

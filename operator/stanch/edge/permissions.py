@@ -12,8 +12,13 @@ from stanch.api.names import DISAGG_DEPLOYMENT, GROUP, LEAK_INCIDENT, LEAK_WATCH
 
 # The Lease by which several operators elect the active one.
 LEASE: Final = "stanch"
-# The ValidatingAdmissionPolicy, and its binding, that keep the operator's account to its own annotations.
-POLICY: Final = "stanch-pods"
+_ACCOUNT: Final = "stanch"
+
+
+def policy_name(account: str | None) -> str:
+    """Of the ValidatingAdmissionPolicy, and its binding, that keep the operator to its own annotations.
+    account: its own as the API server names it; None where that is not known: the chart's default."""
+    return f"{_ACCOUNT if account is None else account.rpartition(':')[2]}-pods"
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,9 +58,7 @@ def lift(
     async def do() -> list[Lifted]:
         async with kube.cluster(operator_namespace) as cluster:
             await lifting.hold(cluster, identity)
-            return await lifting.lifted(
-                cluster, [None] if everywhere else names or [kube.namespace], identity
-            )
+            return await lifting.lifted(cluster, () if everywhere else names or (kube.namespace,), identity)
 
     try:
         found = asyncio.run(do())
