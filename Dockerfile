@@ -17,8 +17,8 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf --mount=type=secret,id=
  && tools/bin/python -m pip --python /opt/venv/bin/python install --quiet --no-compile --only-binary :all: \
       --require-hashes -r requirements-operator.lock
 
-# Of the Kubernetes client we use what authenticates and sends. Its classes for each kind and each API group are 115 of
-# its 125 MB, twice over (for threads and for asyncio), and it loads each at its first use: none of ours, and kopf does
+# Of the Kubernetes client we use what authenticates and sends. Its classes for each kind and each API group are 123 of
+# its 126 MB, twice over (for threads and for asyncio), and it loads each at its first use: none of ours, and kopf does
 # without (kopf/_cogs/helpers/thirdparty.py). Then everything is compiled, so that a read-only container need not; by
 # hash instead of time, so that the same sources make the same files.
 RUN cd "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \

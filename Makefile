@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 .PHONY: picture setup demo test test-pythons verify fmt test-engines test-all test-e2e engines bench bench-engines bench-operator lock clean \
-  cluster-build cluster-up cluster-down test-cluster cluster-helm crash-full image
+  cluster-build cluster-up cluster-down test-cluster cluster-helm crash-full image sbom
 
 setup: .venv/.done
 
@@ -108,6 +108,14 @@ BUILDER ?= $(firstword $(foreach one,buildah podman docker,$(shell command -v $(
 image:
 	$(or $(BUILDER),$(error an image is built with buildah, podman or docker: install one)) build --tag $(TAG) \
 	  $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg REVISION=$$(git rev-parse HEAD) $(IMAGE_FLAGS) .
+
+# What that image is made of, as CycloneDX.
+SAVED := dist/image.tar
+sbom: setup
+	mkdir -p dist && rm -f $(SAVED)
+	$(BUILDER) $(if $(filter buildah,$(notdir $(firstword $(BUILDER)))),push $(TAG) docker-archive:$(SAVED):$(TAG),save --output $(SAVED) $(TAG))
+	$(PY) -m tests.image.sbom $(SAVED) requirements-operator.lock dist/stanch.cdx.json
+	rm $(SAVED)
 
 clean:
 	rm -rf .venv build dist
