@@ -222,6 +222,22 @@ def test_what_cannot_be_judged_is_blind_and_nothing_else(series: list[Series], t
     assert wrong(series, [fires(4), fires(11, "StanchBlind")], tmp_path) == ""
 
 
+def test_what_is_senseless_for_long_is_blind_and_not_scraped_too_rarely(tmp_path: Path) -> None:
+    seen = engine(60, usage=steps((30, 0.0), (30, NAN)))
+    checks = [fires(29), *(fires(m) for m in (31, 33, 34)), *(fires(m, "StanchBlind") for m in range(37, 60))]
+    assert wrong(seen, checks, tmp_path) == ""
+
+
+def test_a_pod_that_is_replaced_is_missed_by_nothing(tmp_path: Path) -> None:
+    """Its target is gone with it, and another one comes; the same address may come back as another pod."""
+    gone = [Series(s.name, s.labels, [*s.values[: points(30)], STALE]) for s in engine(60)]
+    fresh = [
+        Series(s.name, s.labels, [*[None] * points(31), *s.values[: points(29)]])
+        for s in engine(60, {**DECODE, "instance": "10.0.0.20:8000", "pod": "decode-0-new"})
+    ]
+    assert wrong([*gone, *fresh], [fires(m) for m in range(25, 60)], tmp_path) == ""
+
+
 def test_what_is_down_or_another_program_is_not_blind(tmp_path: Path) -> None:
     down = [
         Series(s.name, s.labels, [0.0] * points(12) if s.name == "up" else [*s.values[: points(2)], STALE])

@@ -35,14 +35,18 @@ def _no_reading() -> Alert:
 
 
 def _too_rarely(pace: Pace) -> Alert:
+    """By how often usage was scraped, whatever it said: a senseless page is blind, not scraped too rarely."""
     window = span(_SETTLED_SECONDS)
-    # Readings at nine of ten evaluations at least.
-    least = 0.9 * _SETTLED_SECONDS / pace.interval_seconds
+    # Two scrapes may have failed.
+    least = _SETTLED_SECONDS // pace.scrape_seconds - 2
+    names = selectors("usage")
     return Alert(
         "StanchScrapedTooRarely",
-        f"count_over_time({r.READING}[{window}]) < {least:g}"
-        f"\nand present_over_time({r.READING}[5m] offset {window})"
-        f"\nand on (job, instance) (min_over_time(up[{window}]) == 1)",
+        f"({either(f'count_over_time({name}[{window}])' for name in names)}) < {least}"
+        f"\nand ({either(names)})"
+        f"\nand ({either(f'present_over_time({name}[5m] offset {window})' for name in names)})"
+        f"\nand on (job, instance) (min_over_time(up[{window}]) == 1)"
+        "\nand on (job, instance) up == 1",
         0,
         Severity.WARNING,
     )
