@@ -19,7 +19,7 @@ from tests.bed import image, manifests
 from tests.bed.cluster import KubectlError, Namespace, Object, is_ready, wait_for
 from tests.bed.oldest import OldestApi
 from tests.cluster.installed import Installed
-from tests.edge.render_world import deployment, rendered
+from tests.edge.render_world import deployment, one, rendered
 
 pytestmark = pytest.mark.cluster
 
@@ -118,9 +118,9 @@ def test_the_server_takes_an_image_volume_where_it_knows_them(
     of = example(OURS[0], namespace.name)
     objects = rendered(of, Place("kit:1", image_volumes=True)).objects
     namespace.kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", stdin=listed(objects))
-    (made,) = [
-        one for one in objects if one["metadata"]["name"].endswith("-decode") and one["kind"] == "Deployment"
-    ]
+    made = next(
+        it for it in objects if it["kind"] == "Deployment" and it["metadata"]["name"].endswith("-decode")
+    )
     sent = json.dumps(made)
     kept = namespace.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=sent)
     volumes = json.loads(kept)["spec"]["template"]["spec"]["volumes"]
@@ -146,6 +146,35 @@ def test_the_server_says_what_we_cannot_know(apply: Apply, field: Object, words:
     )
     assert not good
     assert words in said, said
+
+
+def test_a_template_makes_it_fit_a_restricted_namespace(stanch: Installed, namespace: Namespace) -> None:
+    """The kit fits as it is; what an engine's image needs, only its user knows."""
+    profile = "pod-security.kubernetes.io/enforce=restricted"
+    namespace.cluster.kubectl("label", "namespace", namespace.name, profile)
+    kept = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    own = {
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 2000,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [{"name": "vllm", "securityContext": kept}],
+    }
+
+    def tried(spec: Object) -> str:
+        made = deployment(namespace=namespace.name, decode={"template": {"spec": spec}})
+        template = one(rendered(made), "Deployment", "shop-decode")["spec"]["template"]
+        pod = {"apiVersion": "v1", "kind": "Pod", **template}
+        pod["metadata"] = {**template["metadata"], "name": "tried"}
+        # Its own account is not there.
+        pod["spec"] = {**template["spec"], "serviceAccountName": "default"}
+        return namespace.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+
+    assert "created" in tried(own)
+    with pytest.raises(KubectlError, match="violates PodSecurity") as error:
+        tried({})
+    assert "stanch-kit" not in str(error.value)
 
 
 def of_simulated(namespace: Namespace, **spec: Any) -> tuple[Object, ...]:
