@@ -96,10 +96,10 @@ class OwnAuthority:
     async def look(self) -> None:
         """Renew what is due, and see that the bundle has what is served now and next."""
         now = self._clock()
-        self._telemetry.sign(PART, _LIMIT_SECONDS, needs_api=True)
         if self._next is None and self.serving.due(now):
             self._next, self._known_since = self._made(now), None
         said = await self._publish(now)
+        self._telemetry.sign(PART, _LIMIT_SECONDS, needs_api=True)
         if said != self._said:
             self._said = said
             level = "warning" if said else "info"

@@ -38,6 +38,8 @@ async def webhook(
         keeper = OwnAuthority(
             tls, configuration, names, settings.identity, telemetry, clock, settings.webhook_seconds
         )
+        # Before the port is open: a review that comes earlier would find nobody whom the API server trusts.
+        await keeper.look()
     kit = KitOptions(settings.kit_image, settings.kit_pull_policy) if settings.kit_image else None
     if kit is None:
         said = "STANCH_KIT_IMAGE is not set: pods that ask for the kit start without it"

@@ -19,6 +19,8 @@ _MOST_BYTES: Final = 2 * 1024 * 1024
 # The API server waits 2 s for the whole answer.
 _BODY_SECONDS: Final = 2.0
 _HANDSHAKE_SECONDS: Final = 5.0
+# Longer than the API server keeps an idle connection (90 s, Go's http.DefaultTransport): it is to end them.
+_IDLE_SECONDS: Final = 120.0
 _AT_ONCE: Final = 2
 # Bodies that are read or wait; who comes then is sent away, and its pod starts without the kit.
 _MOST_WAITING: Final = 64
@@ -64,7 +66,9 @@ async def serving_webhook(
 
     application = web.Application(client_max_size=_MOST_BYTES)
     application.router.add_post(PATH, review)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=_BODY_SECONDS)
+    runner = web.AppRunner(
+        application, access_log=None, shutdown_timeout=_BODY_SECONDS, keepalive_timeout=_IDLE_SECONDS
+    )
     await runner.setup()
     try:
         assert runner.server is not None
