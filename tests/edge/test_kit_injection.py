@@ -408,6 +408,24 @@ def test_a_connector_that_is_not_understood_stays_and_that_is_said(args: list[st
     assert why in done.problems[0]
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "bash serving.sh leader --ray_cluster_size=2; vllm serve m",
+        "ray start --head; vllm serve m",
+        "vllm serve m --distributed-executor-backend ray",
+        "vllm serve m --distributed-executor-backend=ray",
+    ],
+)
+def test_where_ray_starts_the_ranks_the_connector_stays(script: str) -> None:
+    command = ["bash", "-c", f"{script} --kv-transfer-config '{CONFIG}'"]
+    done = put(template(engine(command=command, args=...)), connector_patch="Always")
+    assert "StanchNixlConnector" not in container(done)["command"][2]
+    assert "where Ray starts them" in done.problems[0]
+    fine = engine(command=["bash", "-c", f"vllm serve org/x-ray --kv-transfer-config '{CONFIG}'"], args=...)
+    assert put(template(fine), connector_patch="Always").problems == ()
+
+
 def test_a_variable_in_a_script_s_configuration_is_not_guessed() -> None:
     script = 'vllm serve m --kv-transfer-config "{\\"kv_connector\\": \\"$C\\"}"'
     done = put(template(engine(command=["sh", "-c", script], args=...)), connector_patch="Auto")

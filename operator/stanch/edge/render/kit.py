@@ -19,6 +19,7 @@ from stanch.edge.render.kit_start import (
     Start,
     add_middleware,
     has_middleware,
+    over_ray,
     serves,
     start_of,
     take_middleware,
@@ -125,6 +126,10 @@ def _patch(engine: Object, start: Start, mode: ConnectorPatch | None, undo: Undo
         ]
     if any(place.value is not None and kit_transfer.has_ours(place.value) for place in places):
         return []
+    if over_ray(engine):
+        return [
+            "its ranks run where Ray starts them, and could not load the fixed connector: its connector stays"
+        ]
     if not any(kit_transfer.patched_at(place, mode) for place in places):
         said = (places[-1].value or places[-1].raw)[:80]
         return [

@@ -7,6 +7,7 @@ the command ends. Else it is appended. --middleware may come several times.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ FLAG = "--middleware"
 _INSERTED = f" {FLAG} {MIDDLEWARE}"
 _SERVERS = ("vllm.entrypoints.openai.api_server",)
 _CLI = "vllm.entrypoints.cli.main"
+_RAY = re.compile(r"(?:^|[\s=])ray(?:\s|$)|ray_cluster")
+_MOST_CHARS = 65_536
 # Flags that only vLLM's server has, as far as is known: by them an image's own entrypoint is told.
 _ITS_OWN = (
     "max-model-len",
@@ -104,6 +107,12 @@ def serves(container: Object, start: Start) -> bool:
     if not arguments_of(container).headless:
         return True
     return start.script is not None and len(_servers(words_of(container[start.key][start.script]))) > 1
+
+
+def over_ray(container: Object) -> bool:
+    """Whether its ranks may be processes that Ray starts, in pods where the kit is not."""
+    words = (*words_in(container, "command"), *words_in(container, "args"))
+    return any(_RAY.search(word[:_MOST_CHARS]) for word in words)
 
 
 def has_middleware(container: Object) -> bool:
