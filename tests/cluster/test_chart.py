@@ -78,7 +78,7 @@ def test_what_is_mounted_is_declared_and_nothing_else() -> None:
     mounted = {one["name"] for one in spec["containers"][0]["volumeMounts"]}
     assert mounted == {one["name"] for one in spec["volumes"]}
     assert mounted == {
-        *("tmp", "tables", "webhook-tls", "alerts-token", "alerts-tls", "prometheus-secret", "api-keys"),
+        *("tmp", "tables", "webhook-tls", "alerts-token", "alerts-tls", "prometheus", "api-keys"),
     }
     paths = {one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
     files = [one.get("value", "") for one in spec["containers"][0]["env"]]
@@ -199,9 +199,10 @@ def test_rights_in_some_namespaces_only() -> None:
             if one["kind"] == "RoleBinding" and one["metadata"]["namespace"] == namespace
         ]
         assert [one["name"] for one in bound] == ["stanch-watched"]
-    assert rules(narrow, "ClusterRole", "stanch") == [
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
-    ]
+    resources = [one["resources"] for one in rules(narrow, "ClusterRole", "stanch")]
+    assert resources == [["nodes"], ["mutatingwebhookconfigurations"]]
+    none = rendered({"watchNamespaces": ["shop"], "rbac": {"nodes": False}, "webhook": {"enabled": False}})
+    assert at(none, "ClusterRole/stanch") is None
     assert rules(narrow, "Role", "stanch", "stanch-system") == rules(wide, "Role", "stanch", "stanch-system")
     assert subjects(narrow) == {("stanch-system", "stanch")}
     (hook,) = at(narrow, f"{WEBHOOK} webhooks")

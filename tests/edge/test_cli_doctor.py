@@ -16,7 +16,7 @@ from stanch.edge import diagnosis, diagnosis_access, examination
 from stanch.edge.cluster import Cluster
 from stanch.edge.findings import Finding, Mark, exit_code, record
 from stanch.edge.kit import Facts, KitError
-from stanch.edge.permissions import NEEDED, Permission, policy_name
+from stanch.edge.permissions import DEPLOYING, NEEDED, Permission, lacking, policy_name
 from tests.bed import manifests
 from tests.edge.fake_api import FakeApi, refusal
 from tests.edge.fake_kit import FakeKit, entry
@@ -45,7 +45,8 @@ def granted(file: str, *, own: bool = False) -> set[Permission]:
 def test_the_chart_grants_what_is_needed_and_nothing_else() -> None:
     everywhere = granted("namespaced.yaml") | granted("cluster.yaml")
     assert everywhere | granted("own.yaml", own=True) == set(NEEDED)
-    assert len(set(NEEDED)) == len(NEEDED)
+    assert granted("deployments.yaml") == set(DEPLOYING)
+    assert len({*NEEDED, *DEPLOYING}) == len(NEEDED) + len(DEPLOYING)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,15 @@ def test_permissions() -> None:
     assert [one.mark for one in diagnosis_access.permissions("it", [], [])] == [Mark.OK]
     (_, more) = diagnosis_access.permissions("it", [], [Permission("get", "", "secrets")])
     assert (more.mark, more.says) == (Mark.WARN, "it may also get secrets: Stanch never does")
+
+
+def test_the_rights_for_disaggdeployments_are_all_there_or_none() -> None:
+    every = dict.fromkeys((*NEEDED, *DEPLOYING), True)
+    assert lacking(every) == []
+    assert lacking(every | dict.fromkeys(DEPLOYING, False)) == []
+    first, *others = DEPLOYING
+    assert lacking(every | dict.fromkeys(others, False)) == others
+    assert lacking(every | {NEEDED[0]: False, first: False}) == [NEEDED[0], first]
 
 
 ACCOUNT = "system:serviceaccount:stanch-system:stanch"

@@ -37,6 +37,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
+{{/* Rules: what the operator may do in each namespace that it watches. */}}
+{{- define "stanch.rights" -}}
+{{ .Files.Get "files/rights/namespaced.yaml" | trim }}
+{{- if .Values.disaggDeployments.enabled }}
+{{ .Files.Get "files/rights/deployments.yaml" | trim }}
+{{- end }}
+{{- end }}
+
 {{/* Pod security "restricted". The numeric user is the image's. */}}
 {{- define "stanch.podSecurity" -}}
 runAsNonRoot: true

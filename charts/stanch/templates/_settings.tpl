@@ -93,7 +93,7 @@
     name: {{ include "stanch.fullname" . }}-tables
 {{- end }}
 {{- if .Values.prometheus.secret }}
-- name: prometheus-secret
+- name: prometheus
   secret:
     secretName: {{ .Values.prometheus.secret }}
 {{- end }}

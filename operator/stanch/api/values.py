@@ -82,6 +82,12 @@ class Rbac(Part):
     deployments to `edit`. Making an incident is in none of them: bind the ClusterRole that NOTES name."""
 
 
+class DisaggDeployments(Part):
+    enabled: bool = True
+    """Let the operator make what DisaggDeployments ask for: Deployments, Services, ServiceAccounts and more.
+    false: it only watches engines that others make, and a DisaggDeployment says what it may not do."""
+
+
 class AdmissionPolicy(Part):
     enabled: bool = True
     """A ValidatingAdmissionPolicy that keeps the operator's account to annotations of stanch.dev when it
@@ -110,7 +116,7 @@ class Alerts(Part):
     """Take Alertmanager's webhooks. Needs tokenSecret or tlsSecret."""
     port: Port = 9095
     token_secret: TokenSecret = TokenSecret()
-    """The bearer token that Alertmanager sends."""
+    """The bearer token that Alertmanager sends, of at least 16 characters."""
     tls_secret: NameOrNone = ""
     """Secret with tls.crt and tls.key, and with ca.crt for mutual TLS."""
     table: Raw = {}
@@ -120,7 +126,7 @@ class Alerts(Part):
 class Prometheus(Part):
     table: list[Raw] = []
     """The servers that get credentials: {url, bearerTokenFile, basicAuth: {username, passwordFile}, caFile,
-    headers}. Files are those of the Secret below, as /etc/stanch/prometheus-secret/KEY."""
+    headers}. Files are those of the Secret below, as /etc/stanch/prometheus/KEY."""
     secret: NameOrNone = ""
     """A Secret that you have made."""
 
@@ -212,6 +218,7 @@ class Values(Part):
     crds: Crds = Crds()
     service_account: ServiceAccount = ServiceAccount()
     rbac: Rbac = Rbac()
+    disagg_deployments: DisaggDeployments = DisaggDeployments()
     admission_policy: AdmissionPolicy = AdmissionPolicy()
     webhook: Webhook = Webhook()
     alerts: Alerts = Alerts()

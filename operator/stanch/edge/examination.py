@@ -16,7 +16,7 @@ from stanch.edge import client, diagnosis, diagnosis_access, engine, kit
 from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, ObjectRef
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.live import Live, watching
-from stanch.edge.permissions import LEASE, NEEDED, UNWANTED, Permission, policy_name
+from stanch.edge.permissions import DEPLOYING, LEASE, NEEDED, UNWANTED, Permission, lacking, policy_name
 from stanch.edge.prometheus_query import Wanted, wanted_of
 from stanch.edge.survey import Surveyor
 from stanch.edge.targets import Watched
@@ -60,14 +60,14 @@ async def _permissions(
         )
 
     try:
-        allowed = await asyncio.gather(*map(may, (*NEEDED, *UNWANTED)))
+        asked = (*NEEDED, *DEPLOYING, *UNWANTED)
+        allowed = dict(zip(asked, await asyncio.gather(*map(may, asked)), strict=True))
     except Forbidden as error:
         todo = "only who may create SubjectAccessReviews may ask about another account"
         return [Finding("cluster", "permission", Mark.UNKNOWN, str(error), todo)]
-    absent = [one for one, yes in zip(NEEDED, allowed, strict=False) if not yes]
-    excess = [one for one, yes in zip(UNWANTED, allowed[len(NEEDED) :], strict=True) if yes]
+    excess = [one for one in UNWANTED if allowed[one]]
     who = "this account" if service_account is None else "service account " + "/".join(service_account)
-    return diagnosis_access.permissions(who, absent, excess)
+    return diagnosis_access.permissions(who, lacking(allowed), excess)
 
 
 async def _policy(cluster: Cluster, service_account: tuple[str, str] | None) -> Finding:

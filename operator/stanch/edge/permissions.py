@@ -5,6 +5,7 @@ charts/stanch/files/rights, of which the chart's roles are made, grant exactly t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,15 +55,11 @@ NEEDED: Final = (
     *_each("get", "", "pods/log nodes"),
     *_each("create", "", "pods/eviction"),
     *_each("list", "discovery.k8s.io", "endpointslices"),
-    *_each("get", "apps", "replicasets statefulsets"),
-    # What a DisaggDeployment consists of.
-    *_each("get list create patch delete", "apps", "deployments"),
-    *_each("get list create patch delete", "", "services serviceaccounts"),
-    *_each("get list create patch delete", "policy", "poddisruptionbudgets"),
-    *_each("get list create patch delete", "monitoring.coreos.com", "podmonitors"),
+    *_each("list", "policy", "poddisruptionbudgets"),
+    *_each("get", "apps", "deployments replicasets statefulsets"),
     *_each("get", "leaderworkerset.x-k8s.io", "leaderworkersets"),
     *_each("get", "disaggregatedset.x-k8s.io", "disaggregatedsets"),
-    *_each("get list watch create patch delete", GROUP, LEAK_WATCH.plural),
+    *_each("get list watch", GROUP, LEAK_WATCH.plural),
     *_each("list watch", GROUP, DISAGG_DEPLOYMENT.plural),
     *_each("get list watch create delete", GROUP, LEAK_INCIDENT.plural),
     *_each(
@@ -75,6 +72,14 @@ NEEDED: Final = (
     *_each("create", "coordination.k8s.io", "leases", own=True),
     *_each("get update", "coordination.k8s.io", "leases", own=True, name=LEASE),
 )
+# What DisaggDeployments consist of: all of it, or (disaggDeployments.enabled false) none.
+DEPLOYING: Final = (
+    *_each("list create patch delete", "apps", "deployments"),
+    *_each("get list create patch delete", "", "services serviceaccounts"),
+    *_each("get create patch delete", "policy", "poddisruptionbudgets"),
+    *_each("get list create patch delete", "monitoring.coreos.com", "podmonitors"),
+    *_each("create patch delete", GROUP, LEAK_WATCH.plural),
+)
 # Whoever may do this owns more than Stanch ever needs (law 10).
 UNWANTED: Final = (
     *_each("create", "", "pods/exec"),
@@ -82,3 +87,10 @@ UNWANTED: Final = (
     *_each("patch", "", "pods/status"),
     *_each("delete", "", "pods"),
 )
+
+
+def lacking(allowed: Mapping[Permission, bool]) -> list[Permission]:
+    """What of NEEDED and DEPLOYING is not allowed. Of the second all or none is well: who may do none of it
+    makes no DisaggDeployments; who may do some of it makes none either."""
+    deploys = any(allowed[one] for one in DEPLOYING)
+    return [one for one in (*NEEDED, *(DEPLOYING if deploys else ())) if not allowed[one]]
