@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -139,47 +139,47 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def static(
+    targets: Mapping[str, Mapping[str, str]], relabel: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """A scrape_config of these addresses (host:port) with the labels that each has. relabel: of the series."""
+    configs = [{"targets": [address], "labels": dict(labels)} for address, labels in targets.items()]
+    return {"metric_relabel_configs": list(relabel), "static_configs": configs}
+
+
 @contextlib.contextmanager
 def prometheus(
     folder: Path,
-    targets: Mapping[str, Mapping[str, str]],
+    scrape: Mapping[str, Any],
     seconds: float = 1.0,
-    relabel: Sequence[Mapping[str, Any]] = (),
     port: int = 0,
+    web: Mapping[str, Any] | None = None,
     rules: Sequence[Path] = (),
 ) -> Iterator[str]:
-    """Debian's Prometheus, scraping these addresses (host:port) with the labels that each has; its URL.
-    port: 0 for a free one. rules: files of rules. Skips where it is not installed."""
+    """Debian's Prometheus, scraping that every so many seconds; its URL. port: 0 for a free one. web: its
+    TLS and who may ask. rules: files of rules. Skips where it is not installed."""
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("no Prometheus: apt-get install prometheus")
-    scrape = {
-        "job_name": "vllm",
-        "metric_relabel_configs": list(relabel),
-        "static_configs": [
-            {"targets": [address], "labels": dict(labels)} for address, labels in targets.items()
-        ],
-    }
     every = f"{int(seconds * 1000)}ms"
     settings = {
         "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
         "rule_files": [str(path) for path in rules],
-        "scrape_configs": [scrape],
+        "scrape_configs": [{"job_name": "vllm", **scrape}],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    configuration = folder / "prometheus.yml"
-    configuration.write_text(json.dumps(settings, ensure_ascii=False))  # JSON is YAML
     port = port or free_port()
     command = [
         binary,
-        f"--config.file={configuration}",
+        f"--config.file={_written(folder / 'prometheus.yml', settings)}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
+        f"--web.config.file={_written(folder / 'web.yml', web or {})}",
         "--log.level=error",
     ]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "TZ": "UTC"})
-    url = f"http://127.0.0.1:{port}"
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    url = f"{'https' if web and 'tls_server_config' in web else 'http'}://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 60
         while not _ready(url):
@@ -196,9 +196,20 @@ def prometheus(
             process.wait()
 
 
+def _written(path: Path, data: object) -> Path:
+    path.write_text(json.dumps(data, ensure_ascii=False))  # JSON is YAML
+    return path
+
+
 def _ready(url: str) -> bool:
+    """Whether it serves, to whomever."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5, context=context):
             return True
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code == 401
     except OSError:
         return False

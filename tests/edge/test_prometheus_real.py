@@ -24,7 +24,7 @@ from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.waking import ended
 from tests.edge.fake_vllm import FakeVllm, Rank, decode_evidence, prefill_evidence, until
-from tests.edge.prometheus_server import prometheus
+from tests.edge.prometheus_server import prometheus, static
 
 pytestmark = pytest.mark.unit
 row = pytest.param
@@ -123,7 +123,7 @@ def test_both_sources_say_the_same_of_the_same_engines(tmp_path: Path, way: str)
         engines = fleet()
         async with up(engines) as watched:
             targets = {engine.url[7:]: labels_of(way, name) for name, engine in engines.items()}
-            with prometheus(tmp_path, targets) as url:
+            with prometheus(tmp_path, static(targets)) as url:
                 wanted = Wanted(url, "shop")
                 async with reading(watched, None) as scrape, reading(watched, wanted) as by_prometheus:
                     before = {**EXPECTED, "gone": (State.FAULT, Signature.HELD_IDLE)}
@@ -159,7 +159,7 @@ def test_the_process_start_and_a_restart_come_through(tmp_path: Path) -> None:
         engines = {"d0": FakeVllm(Rank(usage=0.4))}
         async with up(engines) as watched:
             targets = {engines["d0"].url[7:]: labels_of("PodMonitor", "d0")}
-            with prometheus(tmp_path, targets) as url:
+            with prometheus(tmp_path, static(targets)) as url:
                 async with reading(watched, Wanted(url, "shop")) as by_prometheus:
                     await true(lambda: by_prometheus.said().get("d0", (None,))[0] is State.FAULT)
                     scrape = by_prometheus.live.newest("d0")
@@ -183,7 +183,7 @@ def test_a_role_that_nobody_said_is_told_by_the_metrics(tmp_path: Path) -> None:
                 for one in watched
             ]
             targets = {engine.url[7:]: labels_of("PodMonitor", name) for name, engine in engines.items()}
-            with prometheus(tmp_path, targets) as url:
+            with prometheus(tmp_path, static(targets)) as url:
                 async with reading(watched, Wanted(url, "shop")) as by_prometheus:
 
                     def roles() -> dict[str, Role]:
@@ -201,7 +201,7 @@ def test_a_relabelling_that_drops_a_needed_family_is_named(tmp_path: Path) -> No
         engines = {"d0": FakeVllm(Rank(usage=0.4))}
         async with up(engines) as watched:
             targets = {engines["d0"].url[7:]: labels_of("PodMonitor", "d0")}
-            with prometheus(tmp_path, targets, relabel=[drop]) as url:
+            with prometheus(tmp_path, static(targets, [drop])) as url:
                 async with reading(watched, Wanted(url, "shop")) as by_prometheus:
                     found: dict[str, str | None] = {}
 
@@ -220,7 +220,7 @@ def test_a_prometheus_that_ends_and_comes_back(tmp_path: Path) -> None:
         engines = {"d0": FakeVllm()}
         async with up(engines) as watched:
             targets = {engines["d0"].url[7:]: labels_of("PodMonitor", "d0")}
-            with prometheus(tmp_path, targets) as url:
+            with prometheus(tmp_path, static(targets)) as url:
                 async with AsyncExitStack() as stack:
                     reader = await stack.enter_async_context(reading(watched, Wanted(url, "shop")))
                     await true(lambda: reader.said().get("d0", (None,))[0] is State.HEALTHY)
@@ -235,7 +235,7 @@ def test_a_prometheus_that_ends_and_comes_back(tmp_path: Path) -> None:
                 assert reader.said()["d0"][0] is State.BLIND
                 assert trouble() == "PrometheusUnreachable"
                 port = int(url.rpartition(":")[2])
-                with prometheus(tmp_path, targets, port=port):
+                with prometheus(tmp_path, static(targets), port=port):
                     await true(lambda: reader.said()["d0"][0] is State.HEALTHY)
                     assert trouble() is None
 
@@ -255,7 +255,7 @@ def test_what_people_write_into_a_watch_is_one_label_for_prometheus(tmp_path: Pa
 
     async def script() -> None:
         async with FakeVllm() as engine:
-            with prometheus(tmp_path, {engine.url[7:]: target}) as url:
+            with prometheus(tmp_path, static({engine.url[7:]: target})) as url:
                 mine = list(places([Target("d0.x", engine.url)]).values())
                 wanted = Wanted(url, "shop", matchers=(("odd", odd),))
                 loop = asyncio.get_running_loop()
@@ -291,7 +291,7 @@ def test_two_prometheuses_of_one_kind_are_told_apart(tmp_path: Path) -> None:
                 },
             }
             watched = [Watched(Target("d0", engine.url), Role.DECODE, POLICY, "shop")]
-            with prometheus(tmp_path, targets) as url:
+            with prometheus(tmp_path, static(targets)) as url:
                 async with reading(watched, Wanted(url, "shop")) as by_prometheus:
                     await true(lambda: by_prometheus.said().get("d0", (None,))[0] is State.FAULT)
                     scrape = by_prometheus.live.newest("d0")

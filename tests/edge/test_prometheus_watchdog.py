@@ -18,7 +18,7 @@ from stanch.edge.findings import Finding, Mark
 from stanch.edge.foresight import foresee
 from tests.edge.fake_kit import FakeKit, entry
 from tests.edge.fake_vllm import FakeVllm, until
-from tests.edge.prometheus_server import FakePrometheus, Reply, prometheus
+from tests.edge.prometheus_server import FakePrometheus, Reply, prometheus, static
 from tests.edge.small_cluster import NAMESPACE, SmallCluster
 from tests.edge.test_watchdog import RESTART, Scene
 
@@ -34,7 +34,7 @@ def play(path: Path, script: Callable[[Scene, str], Awaitable[None]], *, kit: bo
             engine.kit = FakeKit(entry(cacheShare=0.3)) if kit else None
             cluster.pod("d0", engine)
             labels = {"namespace": NAMESPACE, "pod": "d0", "container": "vllm"}
-            with prometheus(path / "prometheus", {engine.url[7:]: labels}) as url:
+            with prometheus(path / "prometheus", static({engine.url[7:]: labels})) as url:
                 await asyncio.wait_for(script(Scene(cluster, engine), url), 120)
 
     asyncio.run(whole())
