@@ -15,6 +15,7 @@ from bench.page_server import address
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
 from stanch.edge.live import Live, watching
+from stanch.edge.prometheus_query import Wanted
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
@@ -40,8 +41,9 @@ async def _scrape(targets: list[Target], interval: float, counts: Counter[str]) 
             counts["skipped"] = scraper.skipped
 
 
-async def _main(targets: int, port: int, interval: float, detect: bool) -> None:
+async def _main(targets: int, port: int, interval: float, detect: bool, prometheus: str) -> None:
     counts: Counter[str] = Counter()
+    wanted = Wanted(prometheus, "bench") if prometheus else None
     addresses = [Target(f"decode-{i}", f"http://{address(i)}:{port}") for i in range(targets)]
     if detect:
         policy = Policy(interval_seconds=interval)
@@ -49,7 +51,7 @@ async def _main(targets: int, port: int, interval: float, detect: bool) -> None:
             Watched(target, Role.DECODE, policy, f"deployment-{i // 10}")
             for i, target in enumerate(addresses)
         ]
-        async with watching(watched, policy) as live:
+        async with watching(watched, policy, wanted=wanted) as live:
             await _until_input_ends(asyncio.create_task(_judge(live, counts)))
     else:
         await _until_input_ends(asyncio.create_task(_scrape(addresses, interval, counts)))
@@ -72,5 +74,7 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=18000)
     parser.add_argument("--interval", type=float, default=5.0)
     parser.add_argument("--scrape-only", action="store_true")
+    parser.add_argument("--prometheus", default="", help="its URL, in the place of the targets themselves")
     arguments = parser.parse_args()
-    asyncio.run(_main(arguments.targets, arguments.port, arguments.interval, not arguments.scrape_only))
+    detect = not arguments.scrape_only
+    asyncio.run(_main(arguments.targets, arguments.port, arguments.interval, detect, arguments.prometheus))

@@ -1,5 +1,5 @@
-"""A LeakWatch with source Prometheus on a real cluster: Debian's Prometheus finds the pods by the API server and
-scrapes them, the operator finds the leak by what it scraped and heals it with the engine itself.
+"""A LeakWatch with source Prometheus on a real cluster: Debian's Prometheus finds the pods by the API server
+and scrapes them, the operator finds the leak by what it scraped and heals it with the engine itself.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bed import manifests
-from tests.bed.cluster import Cluster, Namespace, wait_for
+from tests.bed.cluster import Namespace, wait_for
 from tests.cluster.installed import Installed
 from tests.cluster.operators import Operator, operating
 from tests.cluster.scenes import PATIENCE_S, RESTART, Scene, outcome, steps
@@ -30,16 +31,17 @@ HASH = "$2b$05$abcdefghijklmnopqrstuuVPNOToLP9MHdthRCXkVoiIF0qNKnk2G"
 
 @dataclass
 class World:
-    """operator: has the table of credentials. plain: a Prometheus that anybody may ask. guarded: one by TLS and
-    basic authentication, whose series have other labels."""
+    """operator: has the table of credentials. plain: a Prometheus that anybody may ask. guarded: one by TLS
+    and basic authentication, whose series have other labels. folder: with the file of what they scrape."""
 
     operator: Operator
     plain: str
     guarded: str
+    folder: Path
 
 
 @pytest.fixture(scope="module")
-def world(cluster: Cluster, stanch: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(stanch: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("prometheus")
     authority, port = Authority(folder), free_port()
     (folder / "password").write_text(PASSWORD)
@@ -57,31 +59,38 @@ def world(cluster: Cluster, stanch: Installed, tmp_path_factory: pytest.TempPath
         "basic_auth_users": {"stanch": HASH},
     }
     with (
-        prometheus(folder / "plain", found_by(cluster, "namespace", "pod")) as plain,
-        prometheus(folder / "guarded", found_by(cluster, "team", "replica_of"), port=port, web=web),
+        prometheus(folder / "plain", found_by(folder, "namespace", "pod")) as plain,
+        prometheus(folder / "guarded", found_by(folder, "team", "replica_of"), port=port, web=web),
         operating(stanch, folder, STANCH_PROMETHEUS_TABLE=str(folder / "table.yaml")) as operator,
     ):
-        yield World(operator, plain, guarded)
+        yield World(operator, plain, guarded, folder)
 
 
-def found_by(cluster: Cluster, namespace: str, pod: str) -> dict[str, Any]:
-    """Every engine's pod, as a PodMonitor's relabelling has it, but for the names of its labels."""
-    meta = "__meta_kubernetes"
-    return {
-        "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(cluster.kubeconfig)}],
-        "relabel_configs": [
-            {"source_labels": [f"{meta}_pod_label_app"], "regex": manifests.APP, "action": "keep"},
-            {"source_labels": [f"{meta}_pod_container_port_name"], "regex": "http", "action": "keep"},
-            {"source_labels": [f"{meta}_namespace"], "target_label": namespace},
-            {"source_labels": [f"{meta}_pod_name"], "target_label": pod},
-            {"source_labels": [f"{meta}_pod_container_name"], "target_label": "container"},
-        ],
-    }
+def found_by(folder: Path, namespace: str, pod: str) -> dict[str, Any]:
+    """The pods in the folder's targets.json (Debian's Prometheus cannot ask an API server), as a PodMonitor's
+    relabelling has them, but for the names of the labels."""
+    relabel = [
+        {"source_labels": ["__meta_namespace"], "target_label": namespace},
+        {"source_labels": ["__meta_pod"], "target_label": pod},
+    ]
+    return {"file_sd_configs": [{"files": [str(folder / "targets.json")]}], "relabel_configs": relabel}
 
 
 @pytest.fixture
 def scene(namespace: Namespace, world: World) -> Scene:
-    return Scene(namespace, world.operator)
+    """A prefill and a decode engine, which both scrape."""
+    made = Scene(namespace, world.operator).engines()
+    targets = [
+        {
+            "targets": [f"{ip}:{manifests.PORT}"],
+            "labels": {"__meta_namespace": namespace.name, "__meta_pod": pod, "container": "vllm"},
+        }
+        for pod, ip in made.ips.items()
+    ]
+    fresh = world.folder / "targets.new"
+    fresh.write_text(json.dumps(targets))
+    fresh.replace(world.folder / "targets.json")
+    return made
 
 
 def by(url: str, **more: Any) -> dict[str, Any]:
@@ -89,7 +98,7 @@ def by(url: str, **more: Any) -> dict[str, Any]:
 
 
 def test_a_leak_is_healed(scene: Scene, world: World) -> None:
-    scene.engines().watch(**by(world.plain)).until_watching()
+    scene.watch(**by(world.plain)).until_watching()
     scene.leak()
     found = scene.ended()
     assert outcome(found) == ("Resolved", "Released"), found["status"]
@@ -103,7 +112,7 @@ def test_a_leak_is_healed(scene: Scene, world: World) -> None:
 
 def test_with_credentials_and_labels_of_ones_own_an_engine_is_restarted(scene: Scene, world: World) -> None:
     labels = {"namespace": "team", "pod": "replica_of"}
-    scene.engines().watch(**by(world.guarded, labels=labels), remediation=RESTART).until_watching()
+    scene.watch(**by(world.guarded, labels=labels), remediation=RESTART).until_watching()
     scene.leak()
     found = scene.ended()
     assert outcome(found) == ("Resolved", "Restarted"), found["status"]
@@ -116,7 +125,7 @@ def test_with_credentials_and_labels_of_ones_own_an_engine_is_restarted(scene: S
 
 
 def test_a_watch_says_what_is_wrong_and_goes_on_when_it_is_put_right(scene: Scene, world: World) -> None:
-    scene.engines().watch(**by(f"http://127.0.0.1:{free_port()}"))
+    scene.watch(**by(f"http://127.0.0.1:{free_port()}"))
     wait_for("unreachable", lambda: scene.condition("Ready") == "False PrometheusUnreachable", PATIENCE_S)
     scene.leak()
     # Nobody sees it.
@@ -130,7 +139,7 @@ def test_a_watch_says_what_is_wrong_and_goes_on_when_it_is_put_right(scene: Scen
 
 
 def test_doctor_and_plan(scene: Scene, world: World) -> None:
-    scene.engines().watch(**by(world.plain)).until_watching()
+    scene.watch(**by(world.plain)).until_watching()
     told = said(scene, "doctor")
     assert f"{world.plain} has readings of 2 of 2 engines" in told
     assert "nothing to do: 2 engines read" in said(scene, "plan", "shop")

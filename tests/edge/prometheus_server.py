@@ -142,7 +142,7 @@ def free_port() -> int:
 def static(
     targets: Mapping[str, Mapping[str, str]], relabel: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """A scrape_config of these addresses (host:port) with the labels that each has. relabel: of the series."""
+    """A scrape_config of these addresses (host:port), each with its labels. relabel: of the series."""
     configs = [{"targets": [address], "labels": dict(labels)} for address, labels in targets.items()]
     return {"metric_relabel_configs": list(relabel), "static_configs": configs}
 

@@ -241,6 +241,10 @@ def test_what_cannot_be_scraped_says_so() -> None:
         row({"metric": {"pod": "d0", "__name__": "up"}, "value": [1, "1", "2"]}, id="three-values"),
         row({"metric": {"pod": "d0", "__name__": "up"}, "value": [1, None]}, id="null"),
         row({"metric": {"pod": "d0", "__name__": 7}, "value": [1, "1"]}, id="name-is-a-number"),
+        row({"metric": {**KUBE, "__name__": "vllm:x", "x": []}, "value": [1, "1"]}, id="a-list-as-label"),
+        row(
+            {"metric": {**KUBE, "stanch_scraped_at": "", "x": []}, "value": [1, "1"]}, id="the-same-of-a-time"
+        ),
     ],
 )
 def test_garbage_is_refused_as_a_whole(broken: Any) -> None:

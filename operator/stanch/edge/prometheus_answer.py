@@ -87,7 +87,11 @@ def read(
     found = {}
     for key in buckets.keys() | times.keys():
         for place in rows[key]:
-            said = _of(place, times.get(key, {}), buckets.get(key, []), before, behind_seconds, engine_label)
+            of = times.get(key, {}), buckets.get(key, [])
+            try:
+                said = _of(place, *of, before, behind_seconds, engine_label)
+            except TypeError:
+                raise MalformedError("a series of the answer has a label that is no text") from None
             if said is not None:
                 found[place.name] = said
     return found, evaluated
@@ -116,16 +120,16 @@ def _of(
             return None
         return Found(Page(problem=_NO_ENGINE if any(ups) else _UNSCRAPED))
     t = newest[group]
-    shared = {label for label, _ in group} | {"__name__"}
+    shared = frozenset(group)
     engines: dict[_Key, dict[bytes, dict[Labels, float]]] = {}
     start = None
     for name, labels, value in bucket:
-        if any(labels.get(label) != wanted for label, wanted in group):
+        if not shared <= labels.items():
             continue
         if name == PROCESS_START:
             start = value if isfinite(value) and value > 0 else None
         elif name != UP:
-            rest = tuple(sorted((k, v) for k, v in labels.items() if k not in shared))
+            rest = tuple(sorted(labels.items() - shared))
             of = engines.setdefault(_engine(labels, engine_label), {})
             of.setdefault(name.encode(), {})[rest] = value
     # Of an engine that is not on the newest page the older values are not believed.
