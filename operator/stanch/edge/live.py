@@ -48,14 +48,13 @@ class Clock:
 
 
 class Source(Protocol):
-    """Where readings come from: the engines themselves (Scraper), or a Prometheus (Prometheus). judged_every:
-    seconds between two readings, as far as they come that often."""
+    """Where readings come from: the engines themselves (Scraper), or a Prometheus (Prometheus)."""
 
     @property
     def readings(self) -> Readings | None: ...
 
-    @property
-    def judged_every(self) -> float: ...
+    def judged_every(self, name: str, /) -> float:
+        """Seconds between two readings of a target, which its holds are judged by."""
 
     async def run(self, deliver: Callable[[Scrape], None]) -> None:
         """Deliver every new reading, until cancelled."""
@@ -129,10 +128,9 @@ class Live:
         """What is to be said of where the readings come from; None where the engines themselves are read."""
         return self._source.readings
 
-    @property
-    def judged_every(self) -> float:
-        """Seconds between two readings that holds are judged by."""
-        return self._source.judged_every
+    def judged_every(self, name: str) -> float:
+        """Seconds between two readings of a target, which its holds are judged by."""
+        return self._source.judged_every(name)
 
     async def look_again(self, names: Iterable[str]) -> None:
         """Read these once more, now, from the engines themselves."""

@@ -11,40 +11,26 @@ intervals where it does not answer or has nothing new.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import TypeVar
 
-from stanch.core.plan_conditions import Readings, Why
+from stanch.core.plan_conditions import Readings
 from stanch.edge.exposition import Labels, Page
-from stanch.edge.prometheus_answer import Found, MalformedError, read
-from stanch.edge.prometheus_client import NOT_PROMETHEUS, UNREACHABLE, Client, PrometheusError
-from stanch.edge.prometheus_query import PODS_AT_ONCE, Place, Wanted, Way, looked_for, places, query
+from stanch.edge.prometheus_answer import Found
+from stanch.edge.prometheus_ask import Last, Questions, Round
+from stanch.edge.prometheus_query import Wanted, Way, looked_for, places
 from stanch.edge.prometheus_said import GAP_INTERVALS, Seen, said
-from stanch.edge.prometheus_time import (
-    KEPT,
-    MOST_SECONDS,
-    judged_every,
-    offset_after,
-    scrape_interval,
-)
+from stanch.edge.prometheus_time import KEPT, MOST_SECONDS, judged_every, offset_after, scrape_interval
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.target import Target
 from stanch.edge.waking import woken
-
-T = TypeVar("T")
 
 # Two rounds of questions are at least so far apart, whatever happens.
 _LEAST_SECONDS = 1.0
 # After a reading of the engine itself one of Prometheus must be newer by so much: their clocks agree only so
 # well.
 _CLEARLY_SECONDS = 0.2
-# What a thread may need beyond the time-outs of its questions: for names, which have none.
-_GRACE_SECONDS = 5.0
 _COUNTERS = ("generation_tokens", "prompt_tokens", "iterations", "finished")
 
 
@@ -67,16 +53,6 @@ class _Known:
     between: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
-@dataclass(slots=True)
-class _Round:
-    """What one round of questions brought. partial: why the answers about these targets are not whole."""
-
-    found: dict[str, tuple[Way, Found]] = field(default_factory=dict)
-    partial: dict[str, str] = field(default_factory=dict)
-    moments: list[tuple[float, float, float]] = field(default_factory=list)
-    error: Why | None = None
-
-
 class Prometheus:
     """Of one watch. interval_seconds: between two rounds, and what staleness is judged by unless Prometheus
     scrapes more rarely. scraper: reads the engines themselves."""
@@ -92,27 +68,22 @@ class Prometheus:
         self._scraper = scraper
         self._interval = interval_seconds
         self._clock = clock
-        self._client = Client(wanted.url, wanted.timeout_seconds, wanted.table, clock)
+        self._questions = Questions(wanted, clock)
         self._known: dict[str, _Known] = {}
         self._offset: float | None = None
-        self._working: asyncio.Future[object] | None = None
         self._again = asyncio.Event()
         self._gate = asyncio.Lock()
         self._failed = 0
-        self._round: _Round | None = None
+        self._answered = False
+        self._round: Round | None = None
 
-    @property
-    def scraped_every(self) -> float | None:
-        """Seconds between two scrapes by Prometheus, as they were seen; None where that is not known."""
-        return scrape_interval(one.between for one in self._known.values())
+    def judged_every(self, name: str) -> float:
+        """Of one target: the interval, or the one by which Prometheus scrapes it where that is longer."""
+        known = self._known.get(name)
+        return self._interval if known is None else self._every(known)
 
-    @property
-    def judged_every(self) -> float:
-        return judged_every(self._interval, self.scraped_every)
-
-    @property
-    def _gap(self) -> float:
-        return GAP_INTERVALS * self.judged_every
+    def _every(self, known: _Known) -> float:
+        return judged_every(self._interval, scrape_interval(known.between))
 
     async def run(self, deliver: Callable[[Scrape], None]) -> None:
         """Ask once per interval, and soon for targets that are new, until cancelled; deliver what is news."""
@@ -150,8 +121,11 @@ class Prometheus:
         async with self._gate:
             asked = places(targets)
             known = {name: self._known.setdefault(name, _Known()) for name in asked}
-            got = await self._answers(asked, known)
-            self._round, self._failed = got, self._failed + 1 if got.error is not None else 0
+            last = {name: Last(one.way, one.group, 2 * self._every(one)) for name, one in known.items()}
+            got = await self._questions.answers(asked, last)
+            whole = got.error is None and not got.partial
+            self._round, self._failed = got, 0 if whole else self._failed + 1
+            self._answered = self._answered or whole
             for moment in got.moments:
                 self._offset = offset_after(self._offset, *moment)
             # Targets may have left meanwhile.
@@ -160,73 +134,11 @@ class Prometheus:
             return [scrape for scrape in news if scrape is not None]
 
     async def close(self) -> None:
-        """A question that is still on its way ends by itself; nobody waits for it."""
-        if self._working is None or self._working.done():
-            self._client.close()
-
-    # Asking
-
-    async def _answers(self, asked: Mapping[str, Place], known: Mapping[str, _Known]) -> _Round:
-        ways = {name: one.way for name, one in known.items()}
-        groups = {name: one.group for name, one in known.items()}
-        behind = self.judged_every * 2
-        got = _Round()
-        if self._working is not None and not self._working.done():
-            got.error = Why(
-                UNREACHABLE, f"{self._wanted.url}: an earlier question is still without an answer"
-            )
-            return got
-        queries = len(self._wanted.ways) * (1 + len(asked) // PODS_AT_ONCE)
-        most = queries * self._wanted.timeout_seconds + _GRACE_SECONDS
-        self._working = _in_thread(lambda: self._ask(got, asked, ways, groups, behind), self._wanted.url)
-        done, _ = await asyncio.wait((self._working,), timeout=most)
-        if not done:
-            # What its thread still brings is nobody's.
-            got = _Round()
-            got.error = Why(UNREACHABLE, f"{self._wanted.url}: no answer within {most:g} s")
-        elif (error := self._working.exception()) is not None:
-            raise error
-        return got
-
-    def _ask(
-        self,
-        got: _Round,
-        asked: Mapping[str, Place],
-        ways: Mapping[str, Way | None],
-        groups: Mapping[str, Labels],
-        behind: float,
-    ) -> None:
-        """In a thread: all questions of one round, into got. A target that was found by one way is looked for
-        by that way, the others by each in turn."""
-        try:
-            for way in self._wanted.ways:
-                mine = (
-                    one for name, one in asked.items() if ways[name] in (None, way) and not _has(got, name)
-                )
-                while several := list(islice(mine, PODS_AT_ONCE)):
-                    self._ask_one(got, way, {one.name: one for one in several}, groups, behind)
-        except PrometheusError as error:
-            got.error = error.why
-        except MalformedError as error:
-            got.error = Why(NOT_PROMETHEUS, f"{self._wanted.url}: {error}")
-
-    def _ask_one(
-        self, got: _Round, way: Way, asked: Mapping[str, Place], groups: Mapping[str, Labels], behind: float
-    ) -> None:
-        answer = self._client.ask(query(way, self._wanted, list(asked.values())))
-        found, evaluated = read(answer.result, way, asked, groups, behind, self._wanted.engine)
-        if evaluated is not None:
-            got.moments.append((evaluated, answer.sent, answer.received))
-        if answer.partial is not None:
-            got.partial |= dict.fromkeys(asked, answer.partial)
-            return
-        got.found |= {
-            name: (way, said) for name, said in found.items() if name not in got.found or said.t is not None
-        }
+        self._questions.close()
 
     # What the answers mean
 
-    def _news(self, target: Target, known: _Known, got: _Round, now: float) -> Scrape | None:
+    def _news(self, target: Target, known: _Known, got: Round, now: float) -> Scrape | None:
         if target.name in got.found:
             known.way, found = got.found[target.name]
             if found.t is None:
@@ -263,7 +175,7 @@ class Prometheus:
             if t <= known.read_at + _CLEARLY_SECONDS or _older(found.page, known.page):
                 return None  # the engine itself was read since
             known.page = None
-        if now - t > self._gap:
+        if now - t > self._gap(known):
             return self._blind(target, known, now, f"its newest reading in Prometheus is {now - t:.0f} s old")
         known.t, known.reason = t, ""
         return self._scraper.enter(target, t, found.page)
@@ -273,7 +185,7 @@ class Prometheus:
     ) -> Scrape | None:
         """That it cannot be read, once it has been so for three intervals, or at once; said once. Not of one
         that was read itself lately. Its time is as early as it can be, so that no later reading is lost."""
-        gap = self._gap
+        gap = self._gap(known)
         lately = known.read_at is not None and now - known.read_at <= gap
         fresh = known.t is not None and now - known.t <= gap
         if lately or (fresh and not at_once) or known.reason == why:
@@ -286,8 +198,10 @@ class Prometheus:
     def readings(self) -> Readings:
         """For the watch's conditions."""
         got = self._round
-        if got is None or (got.error is not None and self._failed == 1 and self._offset is not None):
+        if got is None or (self._failed == 1 and self._answered):
             return Readings()  # one question without an answer is no news
+        # By one time between two scrapes nobody knows whether others failed.
+        rare = [one.between for one in self._known.values() if len(one.between) > 1]
         return said(
             Seen(
                 self._wanted,
@@ -296,16 +210,13 @@ class Prometheus:
                 got.error,
                 self._offset or 0.0,
                 self._interval,
-                self.judged_every,
-                self.scraped_every,
+                max((scrape_interval(each) or 0.0 for each in rare), default=None),
                 self._clock(),
             )
         )
 
-
-def _has(got: _Round, name: str) -> bool:
-    """Whether there is a reading of that target."""
-    return name in got.found and got.found[name][1].t is not None
+    def _gap(self, known: _Known) -> float:
+        return GAP_INTERVALS * self._every(known)
 
 
 def _older(page: Page, than: Page) -> bool:
@@ -320,30 +231,3 @@ def _older(page: Page, than: Page) -> bool:
             if now is not None and before is not None and now < before:
                 return True
     return False
-
-
-def _in_thread(work: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """In a daemon thread of its own: a look-up of a name cannot be ended, and the program's end must not wait
-    for it, as it would for a pool's."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def done(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work()
-        except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(done, result, error)
-
-    threading.Thread(target=run, name=f"ask {name}", daemon=True).start()
-    return future

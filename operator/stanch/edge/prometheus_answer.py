@@ -49,13 +49,13 @@ def read(
     way: Way,
     asked: Mapping[str, Place],
     before: Mapping[str, Labels],
-    behind_seconds: float,
+    behind: Mapping[str, float],
     engine_label: str = "",
 ) -> tuple[dict[str, Found], float | None]:
     """What it says of each place, by name, of those that it has anything of; and when it was evaluated, by
     its own clock (None: it is empty).
 
-    before: the groups that were chosen last. behind_seconds: how far a group may be behind the newest and
+    before: the groups that were chosen last. behind: by how many seconds a group may be behind the newest and
     still be kept. Raises MalformedError.
     """
     rows = rows_of(way, asked)
@@ -89,7 +89,7 @@ def read(
         for place in rows[key]:
             of = times.get(key, {}), buckets.get(key, [])
             try:
-                said = _of(place, *of, before, behind_seconds, engine_label)
+                said = _of(place, *of, before.get(place.name), behind[place.name], engine_label)
             except TypeError:
                 raise MalformedError("a series of the answer has a label that is no text") from None
             if said is not None:
@@ -108,12 +108,12 @@ def _of(
     place: Place,
     times: Mapping[Labels, Mapping[_Key, float]],
     bucket: Sequence[_Series],
-    before: Mapping[str, Labels],
+    before: Labels | None,
     behind_seconds: float,
     engine_label: str,
 ) -> Found | None:
     newest = {group: max(each.values()) for group, each in times.items()}
-    group = _chosen(newest, place, before.get(place.name), behind_seconds)
+    group = _chosen(newest, place, before, behind_seconds)
     if group is None:
         ups = [value for name, labels, value in bucket if name == UP and _fit(labels, place) < _NOT]
         if not ups:

@@ -9,6 +9,7 @@ from typing import Final
 from stanch.core.plan_conditions import Readings, Why
 from stanch.edge.prometheus_answer import Found
 from stanch.edge.prometheus_query import Wanted, looked_for
+from stanch.edge.prometheus_time import judged_every
 
 # Intervals without anything new after which an engine is blind; as core.policy has it for a gap.
 GAP_INTERVALS: Final = 3.0
@@ -20,9 +21,9 @@ PARTIAL: Final = "PartialAnswer"
 @dataclass(frozen=True, slots=True)
 class Seen:
     """The last round of questions. found: of the targets that it found anything of. partial: why answers
-    were not whole. offset: Prometheus's clock minus ours. interval_seconds: the watch's; judged_every:
-    what is judged by; scraped_every: how often Prometheus scrapes, None where that is not known. now: by our
-    clock."""
+    were not whole. offset: Prometheus's clock minus ours. interval_seconds: the watch's.
+    scraped_every: how often Prometheus scrapes those that it scrapes most rarely, None where that is not
+    known. now: by our clock."""
 
     wanted: Wanted
     found: Sequence[Found]
@@ -30,7 +31,6 @@ class Seen:
     error: Why | None
     offset: float
     interval_seconds: float
-    judged_every: float
     scraped_every: float | None
     now: float
 
@@ -42,13 +42,14 @@ def said(seen: Seen) -> Readings:
     if not times:
         return Readings(_none(seen))
     age = seen.now - (max(times) - seen.offset)
-    if age > GAP_INTERVALS * seen.judged_every + seen.interval_seconds:
+    every = judged_every(seen.interval_seconds, seen.scraped_every)
+    if age > GAP_INTERVALS * every + seen.interval_seconds:
         why = (
             f"{seen.wanted.url} has nothing newer than {age:.0f} s: it does not scrape the engines any more, "
             "or what it shows comes late (remote write, Thanos)"
         )
         return Readings(Why("Stale", why))
-    return Readings(None, _notice(seen))
+    return Readings(None, _notice(seen, every))
 
 
 def _none(seen: Seen) -> Why:
@@ -65,13 +66,13 @@ def _none(seen: Seen) -> Why:
     )
 
 
-def _notice(seen: Seen) -> Why | None:
-    if seen.scraped_every is not None and seen.judged_every > seen.interval_seconds:
+def _notice(seen: Seen, every: float) -> Why | None:
+    if seen.scraped_every is not None and every > seen.interval_seconds:
         return Why(
             "ScrapeIntervalLonger",
             f"Prometheus scrapes the engines every {seen.scraped_every:.0f} s, spec.intervalSeconds is "
-            f"{seen.interval_seconds:g}: they are judged by readings {seen.judged_every:g} s apart; set "
-            f"spec.intervalSeconds to {seen.judged_every:g}, or let Prometheus scrape more often",
+            f"{seen.interval_seconds:g}: they are judged by readings {every:g} s apart; set "
+            f"spec.intervalSeconds to {every:g}, or let Prometheus scrape more often",
         )
     if abs(seen.offset) > SKEW_SECONDS:
         way = "ahead of" if seen.offset > 0 else "behind"

@@ -7,7 +7,7 @@ to Prometheus and back nor a clock that is put right makes a hold jump.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import ceil
 
 # Times of evaluation are told in milliseconds, and our own clock may drift a little meanwhile.
@@ -30,11 +30,9 @@ def offset_after(before: float | None, evaluated: float, sent: float, received: 
     return min(max(before, least), most)
 
 
-def scrape_interval(between: Iterable[Sequence[float]]) -> float | None:
-    """Seconds between two scrapes of the target that is scraped most rarely. between: for each target the
-    last times between two scrapes."""
-    known = [min(times) for times in between if times]
-    return min(max(known), MOST_SECONDS) if known else None
+def scrape_interval(between: Sequence[float]) -> float | None:
+    """Seconds between two scrapes of a target, by the last times between them; None where none is known."""
+    return min(*between, MOST_SECONDS) if between else None
 
 
 def judged_every(interval_seconds: float, scraped_every: float | None) -> float:

@@ -94,7 +94,6 @@ class Scraper:
 
     interval_seconds: between two turns of a target. deadline_seconds: for one turn. clock: gives the samples'
     times (Unix time). skipped: turns that did not happen because the one before was still on its way.
-    judged_every: seconds between two readings, which holds are judged by.
     """
 
     # The engines themselves are read, so nothing is to be said of a way to them.
@@ -115,7 +114,6 @@ class Scraper:
         self._interval = interval_seconds
         self._deadline = deadline_seconds
         self._clock = clock
-        self.judged_every = interval_seconds
         self._known: dict[str, _Known] = {}
         self._retargeted = asyncio.Event()
         self._connector: aiohttp.TCPConnector | None = None
@@ -205,6 +203,10 @@ class Scraper:
     async def look(self, targets: Sequence[Target]) -> list[Scrape]:
         """One turn of each of these, now."""
         return await asyncio.gather(*map(self.once, targets))
+
+    def judged_every(self, _: str) -> float:
+        """Seconds between two readings of a target, which its holds are judged by."""
+        return self._interval
 
     def enter(self, target: Target, t: float, page: Page) -> Scrape:
         """A turn of a target whose page came in another way. Its engines have the same names."""

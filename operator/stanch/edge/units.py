@@ -15,7 +15,7 @@ Facts about workloads, with their sources: docs/units.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -106,15 +106,15 @@ def _policy(policy: Policy, lease_seconds: float | None, pin_seconds: float | No
     )
 
 
-def paced(watched: Iterable[Watched], every_seconds: float) -> list[Watched]:
-    """The same, to be judged by readings that are so far apart, where they come more rarely than the watch's
-    own interval."""
-    return [
-        one
-        if one.policy.interval_seconds >= every_seconds
-        else replace(one, policy=_slower(one.policy, every_seconds))
-        for one in watched
-    ]
+def paced(watched: Iterable[Watched], every: Callable[[str], float]) -> list[Watched]:
+    """The same, each to be judged by readings that are so many seconds apart, where they come more rarely
+    than the watch's own interval. every: by the target's name."""
+    found = []
+    for one in watched:
+        seconds = every(one.target.name)
+        longer = seconds > one.policy.interval_seconds
+        found.append(replace(one, policy=_slower(one.policy, seconds)) if longer else one)
+    return found
 
 
 @lru_cache(maxsize=1024)
