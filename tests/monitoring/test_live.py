@@ -19,7 +19,7 @@ from stanch.edge.demo.fleet import Fleet
 from stanch.edge.monitoring.files import groups
 from stanch.edge.monitoring.readings import Pace
 from stanch.edge.monitoring.rules import rule_file
-from tests.edge.prometheus_server import prometheus
+from tests.edge.prometheus_server import prometheus, static
 from tests.monitoring.busy import kit_page, operator_page
 from tests.monitoring.test_dashboard import VARIABLES, expressions
 
@@ -72,7 +72,7 @@ async def scene(folder: Path, pages: dict[str, dict[str, str]]) -> None:
             one.url.removeprefix("http://"): {"namespace": "serving", "pod": one.name, "role": one.role}
             for one in fleet.engines
         }
-        with prometheus(folder / "prometheus", engines | pages, rules=[rules]) as url:
+        with prometheus(folder / "prometheus", static(engines | pages), rules=[rules]) as url:
             await fleet.plant("decode-0", 3, 60.0)
             leak = 'ALERTS{alertname=~"StanchHeld.*|StanchDeferredStall",alertstate="firing",pod="decode-0"}'
             assert await shows(url, leak) == []
