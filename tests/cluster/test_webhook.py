@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -17,6 +19,7 @@ from stanch.api.names import ANNOTATION_KIT, ANNOTATION_NOT_INJECTED
 from stanch.core.fleet import Capability
 from stanch.edge.render.kit import KitOptions, inject
 from stanch.edge.units_pod import capability
+from stanch.edge.yaml_values import block
 from tests.bed import image, manifests, pki
 from tests.bed.cluster import Cluster, Namespace, Object, is_ready, wait_for
 from tests.bed.place import NODE_IP
@@ -300,3 +303,18 @@ def test_an_image_volume_is_taken_by_the_server(namespace: Namespace) -> None:
     made = tried(namespace, done.template)
     volume = next(one for one in made["spec"]["volumes"] if one["name"] == "stanch-kit")
     assert volume["image"] == {"reference": image.engine_name(), "pullPolicy": "Never"}
+
+
+def test_what_stanch_inject_prints_is_taken_by_the_server(namespace: Namespace, tmp_path: Path) -> None:
+    """Strictly: no field that it does not know; and applied as it is, its pods become ready."""
+    file = tmp_path / "decode.yaml"
+    file.write_text(f"# Ours.\n{block(deployment('decode', 1))}---\n{block(pod('single'))}")
+    command = [sys.executable, "-m", "stanch", "inject", "-f", str(file), "--image", image.engine_name()]
+    done = subprocess.run([*command, "--connector-patch", "Auto"], capture_output=True, text=True, check=True)
+    # The bed's images come from nowhere.
+    text = done.stdout.replace("imagePullPolicy: IfNotPresent", "imagePullPolicy: Never")
+    namespace.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
+    [made] = pods_of(namespace, "decode", 1)
+    assert capability(made, (8000,)) is Capability.READINESS
+    assert "StanchNixlConnector" in made["spec"]["containers"][0]["args"][2]
+    namespace.wait_ready("single")

@@ -17,6 +17,7 @@ from stanch.edge.manifests import Done, ManifestError, changed, rewritten
 from stanch.edge.pod_places import places
 from stanch.edge.render.kit import Injected, KitOptions, inject, remove
 from stanch.edge.yaml_values import Loader, block
+from stanch_connector.install.names import MIDDLEWARE
 from tests.edge.pod_templates import Object, engine, template
 
 pytestmark = pytest.mark.unit
@@ -152,6 +153,28 @@ def test_a_script_stays_a_block(header: str) -> None:
     script_after = values(done.text)[0]["spec"]["template"]["spec"]["containers"][0]["command"][2]
     assert "vllm serve m --middleware stanch" in script_after
     assert done.text.count("#") == text.count("#")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        """"cd /app;\n                 vllm serve org/model\n                 --port 8000\"""",
+        """'cd /app;\n                 vllm serve ''org/model''\n                 --port 8000'""",
+        """cd /app;\n                 vllm serve org/model\n                 --port 8000""",
+        """"vllm serve \\"$MODEL\\" --port 8000\"""",
+    ],
+    ids=["double", "single", "plain", "escaped"],
+)
+def test_a_script_over_lines_keeps_them(script: str) -> None:
+    text = DEPLOYMENT.replace("      volumes: []\n", "")
+    before, after = text.split("          args:\n")
+    text = f"{before}          command: [sh, -c]\n          args:\n            - {script}\n"
+    text += after[after.index("          env:") :]
+    done = put(text)
+    flag = f" --middleware {MIDDLEWARE}"
+    assert added_lines(text, done.text.replace(flag, ""))
+    assert done.text.count(flag) == 1
+    assert changed(done.text, remove).text == text
 
 
 ARGS = """\

@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from stanch.edge.json_patch import aligned, same
+from stanch.edge.yaml_scalars import by_piece, inline
 from stanch.edge.yaml_values import Loader, block
 
 _IN_FLOW = -1
@@ -90,8 +91,11 @@ class _Work:
         elif isinstance(node, yaml.CollectionNode) and not node.flow_style:
             raise SpliceError("another kind of value in place of a block")
         else:
-            written = _inline(new, node.style if isinstance(node, yaml.ScalarNode) else None)
-            self._edit(node.start_mark.index, node.end_mark.index, written)
+            start, end = node.start_mark.index, node.end_mark.index
+            written = by_piece(self.text[start:end], old, new)
+            if written is None:
+                written = inline(new, node.style if isinstance(node, yaml.ScalarNode) else None)
+            self._edit(start, end, written)
 
     def _mapping(self, node: yaml.MappingNode, old: dict[str, Any], new: dict[str, Any]) -> None:
         pairs = {key.value: (key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode)}
@@ -136,7 +140,7 @@ class _Work:
             return self._anew(node, new)
         for key, (_, value) in zip(kept, node.value, strict=False):
             self.change(value, old[key], new[key], _IN_FLOW)
-        added = [f"{_inline(key, None)}: {_inline(new[key], None)}" for key in new if key not in old]
+        added = [f"{inline(key, None)}: {inline(new[key], None)}" for key in new if key not in old]
         return self._flow_tail(ends, len(kept), added)
 
     def _flow_sequence(self, node: yaml.SequenceNode, old: list[Any], new: list[Any]) -> None:
@@ -146,7 +150,7 @@ class _Work:
         for value, before, after in zip(node.value, old, new, strict=False):
             self.change(value, before, after, _IN_FLOW)
         ends = [int(value.end_mark.index) for value in node.value]
-        return self._flow_tail(ends, shorter, [_inline(one, None) for one in new[shorter:]])
+        return self._flow_tail(ends, shorter, [inline(one, None) for one in new[shorter:]])
 
     def _flow_tail(self, ends: list[int], kept: int, added: list[str]) -> None:
         """Only the first `kept` stay, and these come behind them."""
@@ -218,12 +222,3 @@ def _end(node: yaml.Node) -> int:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last
     return int(node.end_mark.index)
-
-
-def _inline(value: Any, style: str | None) -> str:
-    """In one line, in whatever context; quoted as it was."""
-    if isinstance(value, str) and style == "'" and value.isprintable():
-        return "'" + value.replace("'", "''") + "'"
-    if isinstance(value, str) and style is None and re.fullmatch(r"/[\w./:-]*[\w/]", value):
-        return value
-    return json.dumps(value, ensure_ascii=False)
