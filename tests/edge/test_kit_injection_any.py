@@ -125,7 +125,7 @@ def without(value: Any) -> Any:
 
 
 @given(TEMPLATES, OPTIONS, OPTIONS)
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_in_and_out_again(raw: Object, options: KitOptions, others: KitOptions) -> None:
     into = without(raw)
     done = inject(into, options)
@@ -174,7 +174,7 @@ def test_in_and_out_again(raw: Object, options: KitOptions, others: KitOptions) 
         max_leaves=30,
     )
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_template_of_any_shape(value: Any) -> None:
     """An answer, never an exception."""
     into = value if isinstance(value, dict) else {"spec": value}
@@ -206,7 +206,7 @@ def calls(script: str) -> list[list[str]] | None:
 
 
 @given(SCRIPT)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_script_does_what_it_did(script: str) -> None:
     """By a real shell: its calls have the words that they had, and the flag besides."""
     before = calls(script)

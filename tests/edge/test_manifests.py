@@ -368,7 +368,7 @@ def styled(value: Any, draw: Callable[[Any], Any]) -> str:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_change_of_any_document(data: st.DataObject) -> None:
     """In place or anew, its value is the right one."""
     old, new = (

@@ -196,7 +196,7 @@ def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(st.data())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_a_review_with_anything_anywhere(data: st.DataObject) -> None:
     """An answer that allows the pod, with a patch that fits it; or that it is no review."""
     own = engine(env=[{"name": "PYTHONPATH", "value": "/a"}])
