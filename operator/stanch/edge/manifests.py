@@ -3,6 +3,9 @@
 The documents that nothing is done to stay byte for byte. In those that change, only what changes is written
 (yaml_splice.py); where their text does not allow that, the document is written anew, without its comments,
 and that is said.
+
+Not by ruamel.yaml: it keeps comments too, but writes the indentation and the quotes of whole documents
+anew, and would be one more library. PyYAML says where each value stands, which is enough.
 """
 
 from __future__ import annotations
