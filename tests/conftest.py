@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 TIERS = {
-    "unit": "nothing but `make setup`",
+    "unit": "`make setup`, and for the rules of Prometheus Debian's package prometheus",
     "engine": "real vLLM engines on the CPU: `make test-engines` (installs 7 GB outside the checkout, once)",
     "cluster": "a real Kubernetes: `make test-cluster` (root; built once, outside the checkout, in 8 min)",
     "e2e": "real vLLM engines on a real Kubernetes: `make test-e2e` (what the two tiers before need)",

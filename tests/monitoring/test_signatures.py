@@ -65,6 +65,11 @@ HELD_IDLE = [
         engine(8, usage=[0.9 - i / 50 for i in range(points(8))]), [fires(6)], id="blocks are given back"
     ),
     pytest.param(engine(8, usage=leak(8), awake=0), [fires(7)], id="asleep"),
+    pytest.param(
+        engine(8, usage=leak(8), drop=["deferred", "capacity"]),
+        [fires(6, "StanchHeldIdle")],
+        id="before 0.20",
+    ),
     pytest.param(engine(8, usage=leak(8), drop=["awake"]), [fires(6, "StanchHeldIdle")], id="no sleep state"),
     pytest.param(
         engine(8, usage=leak(8), drop=["prompt"]), [fires(6, "StanchHeldIdle")], id="one token counter"
@@ -238,6 +243,22 @@ def test_a_pod_that_is_replaced_is_missed_by_nothing(tmp_path: Path) -> None:
     assert wrong([*gone, *fresh], [fires(m) for m in range(25, 60)], tmp_path) == ""
 
 
+def test_what_was_down_for_a_while_is_not_scraped_too_rarely(tmp_path: Path) -> None:
+    down = range(points(30), points(36))
+    seen = [
+        Series(
+            s.name,
+            s.labels,
+            [
+                (0.0 if s.name == "up" else STALE if i == down[0] else None) if i in down else v
+                for i, v in enumerate(s.values)
+            ],
+        )
+        for s in engine(60)
+    ]
+    assert wrong(seen, [fires(m) for m in range(25, 60)], tmp_path) == ""
+
+
 def test_what_is_down_or_another_program_is_not_blind(tmp_path: Path) -> None:
     down = [
         Series(s.name, s.labels, [0.0] * points(12) if s.name == "up" else [*s.values[: points(2)], STALE])
@@ -301,6 +322,31 @@ QUEUES = [
         [fires(7, "StanchQueueDeadlock")],
         id="bidirectional, nothing pinned",
     ),
+    *(
+        pytest.param(
+            engine(25, target, usage=usage, waiting=2, capacity=2, running=1, iterations=rising(25)),
+            [fires(m) for m in (7, 13, 23)],
+            id=f"a queue behind what runs: {name}",
+        )
+        for name, target, usage in (
+            ("decode", DECODE, 0.9),
+            ("bidirectional", {**DECODE, "bidirectional": "true"}, 0.9),
+            ("prefill", PREFILL, 0.9),
+        )
+    ),
+    pytest.param(
+        engine(16, {**DECODE, "bidirectional": "true"}, usage=0.9, waiting=2, deferred=2),
+        [fires(13, "StanchDeferredStall")],
+        id="bidirectional, all put off",
+    ),
+    pytest.param(
+        [
+            *engine(25, PREFILL, waiting=2, capacity=2),
+            *engine(25, waiting=1, running=1, generation=rising(25)),
+        ],
+        [fires(23)],
+        id="a queue on a prefill whose decodes wait",
+    ),
 ]
 
 
@@ -310,7 +356,21 @@ def test_queues(series: list[Series], checks: list[Check], tmp_path: Path) -> No
 
 
 NO_PROGRESS = [
-    pytest.param(engine(10, usage=0.3, running=3), [fires(4.5), fires(8, "StanchNoProgress")], id="no step"),
+    pytest.param(
+        engine(22, usage=0.3, running=3),
+        [fires(4.5), fires(8, "StanchNoProgress"), fires(20, "StanchNoProgress")],
+        id="no step",
+    ),
+    pytest.param(
+        engine(22, usage=0.3, running=1, generation=0, iterations=rising(22)),
+        [fires(20)],
+        id="before its first token, steps are made",
+    ),
+    pytest.param(
+        engine(22, usage=[0.3 + i / 1000 for i in range(points(22))], running=1, generation=0),
+        [fires(20)],
+        id="before its first token, a chunked prefill",
+    ),
     pytest.param(
         engine(10, PREFILL, usage=0.3, running=3), [fires(8, "StanchNoProgress")], id="on a prefill"
     ),
@@ -358,6 +418,15 @@ HELD_FLOOR = [
         busy(50, 0.3, generation=[*rising(25), *rising(25, 0)]), [fires(45)], id="a restart within the window"
     ),
     pytest.param(thinned(busy(40, 0.3), 45), [fires(35, "StanchHeldFloor")], id="scraped every 45 s"),
+    pytest.param(
+        [Series(s.name, s.labels, [*s.values[: points(36)], STALE]) for s in busy(40, 0.3)],
+        [fires(35.75, "StanchHeldFloor"), fires(36.25), fires(39)],
+        id="it goes with the engine",
+    ),
+    pytest.param([*busy(40, 0.3), *kit(40, 0, 0, 0)], [fires(39)], id="the kit lists nobody"),
+    pytest.param(
+        [*busy(40, 0.3), *kit(40, 0, 3, 20)], [fires(35, "StanchHeldFloor")], id="the kit lists orphans"
+    ),
 ]
 
 
@@ -372,8 +441,8 @@ def test_no_held_floor_where_turns_are_pinned(tmp_path: Path) -> None:
 
 
 def test_collapse(tmp_path: Path) -> None:
-    """Of four whose tokens become few: one collapses, one still finishes requests, one's queue stands, one
-    restarts."""
+    """Of several whose tokens become few: one still finishes requests, the queue of one stands, one restarts,
+    one is asked again only now, one goes."""
     few = [*rising(80, 0, 100), *rising(20, 32_000, 1)]
     grows = [*[1.0] * points(80), *[float(i) for i in range(points(20))]]
 
@@ -387,6 +456,9 @@ def test_collapse(tmp_path: Path) -> None:
         *slow("finishes", stopped=rising(100)),
         *slow("stands", waiting=3),
         *slow("restarts", generation=[*rising(80, 0, 100), *rising(20, 0, 1)]),
+        # Nobody asks it for anything until now.
+        *slow("begins", waiting=[*[0.0] * points(90), *[float(i) for i in range(points(10))]]),
+        *(Series(s.name, s.labels, [*s.values[: points(94)], STALE]) for s in slow("goes")),
     ]
     firing = 'group by (alertname, pod) (ALERTS{alertstate="firing"})'
     checks = [
@@ -397,9 +469,13 @@ def test_collapse(tmp_path: Path) -> None:
 
 
 def test_creep(tmp_path: Path) -> None:
-    """By the quarter of an hour, as a policy may say: one creeps, one does not, one has been restarted."""
+    """By the quarter of an hour, as a policy may say: the others stay, fall once, restart, or go."""
     minutes = 72
-    lows = [0.001 + 0.01 * (i // points(15)) for i in range(points(minutes))]
+
+    def by_quarter(*lows: float) -> list[float]:
+        return [lows[i // points(15)] for i in range(points(minutes))]
+
+    lows = by_quarter(0.001, 0.011, 0.021, 0.031, 0.041)
 
     def slow(pod: str, usage: Values, generation: Values) -> list[Series]:
         return engine(minutes, {**DECODE, "pod": pod, "instance": pod}, usage=usage, generation=generation)
@@ -407,7 +483,14 @@ def test_creep(tmp_path: Path) -> None:
     series = [
         *slow("creeps", lows, rising(minutes)),
         *slow("stays", 0.04, rising(minutes)),
+        *slow("falls first", by_quarter(0.011, 0.001, 0.021, 0.045, 0.045), rising(minutes)),
+        *slow("falls then", by_quarter(0.001, 0.021, 0.011, 0.045, 0.045), rising(minutes)),
+        *slow("falls last", by_quarter(0.001, 0.021, 0.045, 0.035, 0.035), rising(minutes)),
         *slow("restarts", lows, [*rising(40), *rising(32, 0)]),
+        *(
+            Series(s.name, s.labels, [*s.values[: points(60)], STALE])
+            for s in slow("goes", lows, rising(minutes))
+        ),
     ]
     firing = 'group by (alertname, pod) (ALERTS{alertstate="firing"})'
     checks = [
@@ -421,6 +504,8 @@ def test_transfer_fault(tmp_path: Path) -> None:
     three = steps((5, 0), (25, 3))
     for seen in (engine(30, transfers=three), engine(30, notifications=three)):
         assert wrong(seen, [fires(4), fires(8, "StanchTransferFault"), fires(20)], tmp_path) == ""
+    gone = [Series(s.name, s.labels, [*s.values[: points(8)], STALE]) for s in engine(30, transfers=three)]
+    assert wrong(gone, [fires(7, "StanchTransferFault"), fires(9)], tmp_path) == ""
     restarted = engine(30, transfers=steps((5, 7), (25, 0)))
     assert wrong(restarted, [fires(8), fires(20)], tmp_path) == ""
 

@@ -45,8 +45,7 @@ def _too_rarely(pace: Pace) -> Alert:
         f"({either(f'count_over_time({name}[{window}])' for name in names)}) < {least}"
         f"\nand ({either(names)})"
         f"\nand ({either(f'present_over_time({name}[5m] offset {window})' for name in names)})"
-        f"\nand on (job, instance) (min_over_time(up[{window}]) == 1)"
-        "\nand on (job, instance) up == 1",
+        f"\nand on (job, instance) (min_over_time(up[{window}]) == 1)",
         0,
         Severity.WARNING,
     )

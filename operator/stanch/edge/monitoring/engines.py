@@ -146,7 +146,6 @@ def _no_progress(policy: Policy, pace: Pace) -> tuple[Alert, ...]:
     stuck = (
         f"{r.STILL}\nand ignoring(role) {r.RUNNING} > 0"
         f"\nand ignoring(role) changes({r.ITERATIONS}[{reach}]) == 0"
-        f"\nand ignoring(role) count_over_time({r.ITERATIONS}[{reach}]) >= {pace.reach_points}"
         f"\nand ignoring(role) changes({r.READING}[{reach}]) == 0"
     )
     cold = f"{stuck}\nand ignoring(role) {r.GENERATION} == 0"

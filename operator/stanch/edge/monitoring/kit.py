@@ -18,7 +18,7 @@ def alerts(policy: Policy) -> tuple[Alert, ...]:
     return (
         Alert(
             "StanchParkedRemoteKV",
-            f"stanch_oldest_stuck_seconds >= {parked:g}\nand {r.KIT_STUCK} > 0",
+            f"stanch_oldest_stuck_seconds >= {parked:g}",
             0,
             Severity.CRITICAL,
             Signature.PARKED_REMOTE_KV.value,
