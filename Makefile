@@ -82,6 +82,7 @@ bench: setup
 	$(PY) -m bench.fleet_days
 	$(PY) -m bench.scrape
 	$(PY) -m bench.scrape --growth --seconds 40
+	$(PY) -m bench.prometheus
 
 # With real engines; a machine that does nothing else says more.
 bench-engines: engines

@@ -418,3 +418,93 @@ def test_a_restart_is_seen() -> None:
         assert (verdict.state, verdict.held_seconds) == (State.SUSPECT, 0)
 
     play(script)
+
+
+def test_what_a_prometheus_that_was_put_back_shows_of_the_past_is_not_believed() -> None:
+    """Its scrapes are refused until its clock has caught up; meanwhile it shows what it had a minute ago, and
+    that looks new."""
+
+    async def script(s: Scene) -> None:
+        await s.turns(2)
+        healthy = s.pages[""]
+        s.engine.rank.usage = 0.4
+        await s.turns(10)
+        newest = s.pages[""][1]
+        s.skew = -40.0
+        seen = []
+        for number in range(6):
+            s.pages[""] = (healthy[0], newest - 38 + number * INTERVAL, 1)
+            seen.append(await s.turn())
+        assert State.HEALTHY not in [v.state for v in seen]
+        assert (seen[-1].state, "went back" in (seen[-1].cause or "")) == (State.BLIND, True)
+
+    play(script)
+
+
+def test_an_engine_that_was_just_read_itself_is_not_blind_because_it_has_no_series() -> None:
+    """As after a restart, which Prometheus notices at its next scrape."""
+
+    async def script(s: Scene) -> None:
+        await s.turns(2)
+        await s.live.look_again(["d0"])
+        s.pages = {}
+        assert (await s.turn(1)).state is State.HEALTHY
+        assert s.trouble == "NoSeries"
+        assert (await s.turn(16)).state is State.BLIND
+
+    play(script)
+
+
+def test_what_was_scraped_before_it_was_missed_is_still_news() -> None:
+    """What comes late, as through remote write."""
+
+    async def script(s: Scene) -> None:
+        await s.turns(2)
+        s.pages = {}
+        assert (await s.turn(5)).state is State.BLIND
+        s.scrape(ago=3)
+        assert (await s.turn(1)).state is State.HEALTHY
+
+    play(script)
+
+
+def test_one_target_that_is_scraped_rarely_makes_no_others_old() -> None:
+    async def script(s: Scene) -> None:
+        s.watched = [
+            *s.watched,
+            Watched(Target("d1", f"{s.engine.url}/x"), Role.DECODE, s.watched[0].policy, "shop"),
+        ]
+        target = s.target
+
+        def answer(query: str) -> Reply:
+            both = []
+            for pod, (page, t, up) in s.pages.items():
+                both += scraped(page, {**target, "pod": pod}, t, s.now, up)
+            return Reply(vector([one for one in both if "pod=~" in query]))
+
+        s.answer = answer  # type: ignore[method-assign]
+        for number in range(24):
+            s.now += 4
+            s.scrape("d0")
+            if number % 12 == 0:
+                s.scrape("d1")
+            await s.turn(1)
+        assert (s.source.judged_every("d0"), s.source.judged_every("d1")) == (5.0, 60.0)
+        for _ in range(3):
+            s.now += 5
+            judged = await s.judged()
+        assert [one.verdict.state for one in judged] == [State.BLIND, State.HEALTHY]
+
+    play(script)
+
+
+def test_one_partial_answer_among_whole_ones_is_no_news() -> None:
+    async def script(s: Scene) -> None:
+        await s.turns(2)
+        s.more = {"warnings": ["No StoreAPIs matched for this query"]}
+        await s.turns(1)
+        assert (s.trouble, s.notice) == (None, None)
+        await s.turns(1)
+        assert s.trouble == "PartialAnswer"
+
+    play(script)

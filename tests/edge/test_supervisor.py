@@ -110,6 +110,22 @@ def test_a_watch_that_is_deleted_is_followed_no_more(tmp_path: Path) -> None:
     play(tmp_path, script)
 
 
+def test_readings_from_elsewhere_are_another_watchdog_s(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        watch = s.cluster.watch(source="Prometheus", prometheus={"url": "http://127.0.0.1:9"})
+
+        def ready() -> str:
+            conditions = watch.get("status", {}).get("conditions", [{}])
+            return str(conditions[0].get("reason"))
+
+        async with s.supervisor():
+            await until(lambda: ready() == "PrometheusUnreachable", 40)
+            del watch["spec"]["source"], watch["spec"]["prometheus"]
+            await until(lambda: ready() == "Watching", 40)
+
+    play(tmp_path, script)
+
+
 def test_a_watch_that_makes_no_sense_hinders_no_other(tmp_path: Path) -> None:
     async def script(s: Scene) -> None:
         s.cluster.watch()

@@ -269,6 +269,8 @@ def test_a_watch_whose_prometheus_does_not_answer_says_so_and_believes_nothing(t
 
         async with s.watchdog():
             await until(lambda: ready().get("reason") == "PrometheusUnreachable", 30)
+            turns = s.cluster.seen.count("GET pods")
+            await until(lambda: s.cluster.seen.count("GET pods") > turns + 3, 30)
         assert ready()["status"] == "False"
         assert ready()["message"] == "http://127.0.0.1:9: the connection was refused"
         status = s.cluster.objects["leakwatches", "shop"]["status"]
