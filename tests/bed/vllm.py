@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,7 @@ from tests.engine.kit import MIDDLEWARE, kit_path
 from tests.engine.model import write_model
 from tests.engine.weights import NEEDS, write_weights
 
-_USUAL = (
-    *("--disable-uvicorn-access-log", *NEEDS, "--enforce-eager"),
-    *("--max-model-len=512", "--max-num-seqs=16", "--num-gpu-blocks-override=101"),
-)
+_SIZES = ("--max-model-len=512", "--max-num-seqs=16", "--num-gpu-blocks-override=101")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +83,9 @@ class Vllm:
             {"name": "podinfo", "mountPath": directory, "readOnly": True},
             {"name": "shm", "mountPath": "/dev/shm"},
         ]
-        for number, path in enumerate(self._paths()):
-            volumes.append({"name": f"host-{number}", "hostPath": {"path": path}})
-            mounts.append({"name": f"host-{number}", "mountPath": path, "readOnly": True})
-        container["volumeMounts"] = mounts
+        more_volumes, more_mounts = self._host_mounts()
+        volumes += more_volumes
+        container["volumeMounts"] = [*mounts, *more_mounts]
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -102,47 +99,81 @@ class Vllm:
         }
 
     def deployment(
-        self, name: str, decode: int = 1, *, connector: str = "NixlConnector", **transfer: Any
+        self,
+        name: str,
+        replicas: Mapping[str, int],
+        *,
+        patch: str,
+        planted: Sequence[Path],
+        step_ms: int,
+        watch: Object,
+        router: Object,
     ) -> Object:
-        """A DisaggDeployment of such engines, one of them for prefill. The kit is that of the simulated
-        engine's image: the operator's STANCH_KIT_IMAGE is image.engine_name(), with STANCH_KIT_PULL_POLICY
-        Never. connector: StanchInjector or StanchFixedInjector plant the fault. transfer: more of
-        spec.kvTransfer."""
-        config: dict[str, Any] = {"kv_buffer_device": "cpu"}
-        if connector != "NixlConnector":
-            config["kv_connector_module_path"] = "tests.engine.injector"
-        engine = {
-            "image": HOST_IMAGE,
-            "args": [*_USUAL, "--kv-transfer-config", json.dumps(config)],
-            "env": [{"name": key, "value": value} for key, value in self._settings(kit=False).items()],
-            "port": PORT,
+        """A DisaggDeployment of these engines, with the stock image's place taken by the node's files through
+        the template of each role. planted: what is on PYTHONPATH before the engine's own; patch: its
+        connectorPatch."""
+        extra = {
+            "kv_buffer_device": "cpu",
+            **({"kv_connector_extra_config": {"stanch_step_delay_ms": step_ms}} if step_ms else {}),
         }
-        paths = [*enumerate(self._paths())]
+        path = [*planted, REPOSITORY / "tests/engine/inside", *self.installed.python_path]
+        settings = {**self._settings(kit=False), "PYTHONPATH": os.pathsep.join(map(str, path))}
+        volumes, mounts = self._host_mounts()
         container = {
             "name": "vllm",
-            "imagePullPolicy": "Never",
             "command": [str(self.installed.python), "-m", "vllm.entrypoints.cli.main", "serve"],
-            "volumeMounts": [
-                {"name": f"host-{number}", "mountPath": path, "readOnly": True} for number, path in paths
-            ],
-            "readinessProbe": {"periodSeconds": 1, "failureThreshold": 1},
+            "imagePullPolicy": "Never",
+            "startupProbe": {"periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 900},
+            "readinessProbe": {"periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 1},
+            "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}],
         }
-        volumes = [{"name": f"host-{number}", "hostPath": {"path": path}} for number, path in paths]
-        spec = {"containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 15}
-        roles = [
-            {"name": role, "replicas": count, "engine": engine, "template": {"spec": spec}}
-            for role, count in (("prefill", 1), ("decode", decode))
-        ]
+        template = {
+            "spec": {
+                "containers": [container],
+                "volumes": [*volumes, {"name": "shm", "emptyDir": {"medium": "Memory"}}],
+            }
+        }
+        transfer = ("--kv-transfer-config", json.dumps(extra))
+        engine = {
+            "image": HOST_IMAGE,
+            "args": ["--disable-uvicorn-access-log", *NEEDS, "--enforce-eager", *_SIZES, *transfer],
+            "env": [{"name": key, "value": value} for key, value in settings.items()],
+        }
         return {
             "apiVersion": "stanch.dev/v1alpha1",
             "kind": "DisaggDeployment",
             "metadata": {"name": name},
             "spec": {
                 "model": {"uri": str(self.model), "name": MODEL_NAME},
-                "roles": roles,
-                "kvTransfer": {"connector": connector, "blockSizeTokens": 32, **transfer},
+                "roles": [
+                    {"name": role, "replicas": count, "engine": engine, "template": template}
+                    for role, count in replicas.items()
+                ],
+                "kvTransfer": {"connectorPatch": patch, "blockSizeTokens": 32},
+                "router": router,
+                "watch": watch,
             },
         }
+
+    def router(self, command: Sequence[str], port: int) -> Object:
+        """The router of such a deployment: that command, with this checkout and its Python."""
+        volumes, mounts = self._host_mounts()
+        container = {
+            "name": "router",
+            "command": list(command),
+            "imagePullPolicy": "Never",
+            "env": [{"name": "PYTHONPATH", "value": str(REPOSITORY)}],
+            "volumeMounts": mounts,
+        }
+        template = {"spec": {"containers": [container], "volumes": volumes}}
+        return {"image": HOST_IMAGE, "port": port, "replicas": 1, "template": template}
+
+    def _host_mounts(self) -> tuple[list[Object], list[Object]]:
+        """Volumes and mounts of what a container sees of the node."""
+        paths = self._paths()
+        volumes = [{"name": f"host-{n}", "hostPath": {"path": path}} for n, path in enumerate(paths)]
+        mounts = [{"name": f"host-{n}", "mountPath": path, "readOnly": True} for n, path in enumerate(paths)]
+        return volumes, mounts
 
     def _paths(self) -> list[str]:
         """What of the node a container sees."""
@@ -167,7 +198,7 @@ class Vllm:
         return [
             *[str(self.installed.python), "-m", "vllm.entrypoints.cli.main", "serve", str(self.model)],
             *[f"--served-model-name={MODEL_NAME}", "--host=0.0.0.0", f"--port={PORT}"],
-            *[*_USUAL, "--block-size=32"],
+            *["--disable-uvicorn-access-log", *NEEDS, "--enforce-eager", "--block-size=32", *_SIZES],
             *["--kv-transfer-config", json.dumps(transfer), *(MIDDLEWARE if kit else ())],
         ]
 
