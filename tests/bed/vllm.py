@@ -56,10 +56,12 @@ class Vllm:
         fixed: bool = False,
         kit: bool = True,
         step_ms: int = 0,
+        planted: Sequence[Path] = (),
     ) -> Object:
         """One engine: 100 usable blocks of 32 tokens, and weights with which every block counts. inject: the
         tests' own way to leak (tests/engine/injector.py); fixed: Stanch's connector; kit: without, a stock
-        engine whose readiness is /health. step_ms: a model so slow, for an engine that injects."""
+        engine whose readiness is /health. step_ms: a model so slow, for an engine that injects. planted: what
+        is on PYTHONPATH before the engine's own (tests/engine/planting.py)."""
         container: Object = {
             "name": "vllm",
             "image": HOST_IMAGE,
@@ -67,7 +69,7 @@ class Vllm:
             "command": self._command(role, inject, fixed, kit, step_ms),
             "env": [
                 *_addresses(),
-                *({"name": key, "value": value} for key, value in self._settings(kit).items()),
+                *({"name": key, "value": value} for key, value in self._settings(kit, planted).items()),
             ],
             "ports": [{"name": "http", "containerPort": PORT}],
             "startupProbe": {**_probe("/health"), "failureThreshold": 900},
@@ -116,8 +118,7 @@ class Vllm:
             "kv_buffer_device": "cpu",
             **({"kv_connector_extra_config": {"stanch_step_delay_ms": step_ms}} if step_ms else {}),
         }
-        path = [*planted, REPOSITORY / "tests/engine/inside", *self.installed.python_path]
-        settings = {**self._settings(kit=False), "PYTHONPATH": os.pathsep.join(map(str, path))}
+        settings = self._settings(kit=False, planted=planted)
         volumes, mounts = self._host_mounts()
         container = {
             "name": "vllm",
@@ -202,9 +203,9 @@ class Vllm:
             *["--kv-transfer-config", json.dumps(transfer), *(MIDDLEWARE if kit else ())],
         ]
 
-    def _settings(self, kit: bool) -> dict[str, str]:
+    def _settings(self, kit: bool, planted: Sequence[Path] = ()) -> dict[str, str]:
         inside = REPOSITORY / "tests/engine/inside"
-        path = [inside, *self.installed.python_path, *(self.kit if kit else ()), REPOSITORY]
+        path = [*planted, inside, *self.installed.python_path, *(self.kit if kit else ()), REPOSITORY]
         return {
             "PYTHONPATH": os.pathsep.join(str(one) for one in path),
             "PYTHONDONTWRITEBYTECODE": "1",

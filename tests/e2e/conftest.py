@@ -13,6 +13,7 @@ from tests.bed.place import BedError
 from tests.bed.vllm import Vllm
 from tests.cluster.installed import installed
 from tests.cluster.operators import operating
+from tests.e2e.shop import Shop
 from tests.e2e.stage import STEP_MS, Stage
 
 
@@ -25,7 +26,7 @@ def cluster() -> Iterator[Cluster]:
         yield opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """One prefill and two decodes: d0 with the stock connector, the kit beside it, d1 with Stanch's. Both
     have the fault planted. An operator that acts."""
@@ -59,6 +60,8 @@ def pytest_runtest_makereport(
     played = arguments.get("stage")
     if report.failed and isinstance(played, Stage):
         report.sections.append(("end to end", _story(played)))
+    if report.failed and isinstance(fresh := arguments.get("shop"), Shop):
+        report.sections.append(("from nothing", fresh.story()))
     return report
 
 

@@ -40,7 +40,7 @@ class Parked:
 class Stage:
     """Scene (of simulated engines, tests/cluster/scenes.py) has what is the same for real ones."""
 
-    def __init__(self, namespace: Namespace, operator: Operator) -> None:
+    def __init__(self, namespace: Namespace, operator: Operator | None = None) -> None:
         self.namespace = namespace
         self.scene = Scene(namespace, operator)
         self.expected: dict[str, str] = {}
@@ -133,6 +133,11 @@ class Stage:
         listed = json.loads(get(self.url(pod), "/stanch/v1/requests", timeout_s=20).body)
         ranks = listed["ranks"].values()
         return [one for rank in ranks for one in rank["requests"] if one["waitsFor"] == "remote_kv"]
+
+    def state(self, pod: str) -> dict[str, Any]:
+        """What the kit says of itself."""
+        found: dict[str, Any] = json.loads(get(self.url(pod), "/stanch/v1/state", timeout_s=20).body)
+        return found
 
     def healthy(self, pod: str) -> bool:
         try:
