@@ -63,11 +63,8 @@ class Shop:
         def well() -> bool:
             found = self.namespace.cluster.api(path)
             conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", [])}
-            ready = conditions.get("Ready", {})
-            return (
-                found["status"].get("observedGeneration") == found["metadata"]["generation"]
-                and ready.get("status") == "True"
-            )
+            current: bool = found["status"].get("observedGeneration") == found["metadata"]["generation"]
+            return current and conditions.get("Ready", {}).get("status") == "True"
 
         wait_for(f"disaggdeployment/{NAME} Ready", well, START_S)
         self.look()
