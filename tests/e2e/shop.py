@@ -63,7 +63,7 @@ class Shop:
         def well() -> bool:
             found = self.namespace.cluster.api(path)
             conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", [])}
-            current: bool = found["status"].get("observedGeneration") == found["metadata"]["generation"]
+            current: bool = found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
             return current and conditions.get("Ready", {}).get("status") == "True"
 
         wait_for(f"disaggdeployment/{NAME} Ready", well, START_S)
