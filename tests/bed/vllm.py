@@ -126,14 +126,9 @@ class Vllm:
             "imagePullPolicy": "Never",
             "startupProbe": {"periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 900},
             "readinessProbe": {"periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 1},
-            "volumeMounts": [*mounts, {"name": "shm", "mountPath": "/dev/shm"}],
+            "volumeMounts": mounts,
         }
-        template = {
-            "spec": {
-                "containers": [container],
-                "volumes": [*volumes, {"name": "shm", "emptyDir": {"medium": "Memory"}}],
-            }
-        }
+        template = {"spec": {"containers": [container], "volumes": volumes}}
         transfer = ("--kv-transfer-config", json.dumps(extra))
         engine = {
             "image": HOST_IMAGE,

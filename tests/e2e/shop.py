@@ -63,7 +63,9 @@ class Shop:
         def well() -> bool:
             found = self.namespace.cluster.api(path)
             conditions = {one["type"]: one for one in found.get("status", {}).get("conditions", [])}
-            current: bool = found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
+            current: bool = (
+                found.get("status", {}).get("observedGeneration") == found["metadata"]["generation"]
+            )
             return current and conditions.get("Ready", {}).get("status") == "True"
 
         wait_for(f"disaggdeployment/{NAME} Ready", well, START_S)
@@ -180,8 +182,7 @@ class Customers:
 def old_deployment(vllm: Vllm, planted: list[Path]) -> Object:
     """A stock decode that somebody else made long ago: nothing of Stanch is in it."""
     pod = vllm.pod("old", "decode", kit=False, step_ms=STEP_MS, planted=planted)
-    pod["metadata"] = {"labels": {"app": "old"}}
-    pod["spec"].pop("restartPolicy", None)
+    template = {"metadata": {"labels": {"app": "old"}}, "spec": pod["spec"]}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -190,6 +191,6 @@ def old_deployment(vllm: Vllm, planted: list[Path]) -> Object:
             "replicas": 1,
             "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "selector": {"matchLabels": {"app": "old"}},
-            "template": pod,
+            "template": template,
         },
     }

@@ -6,12 +6,15 @@ One installation serves all tests, in this order: the last one uninstalls it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from tests.alerting import To, alertmanager, prometheus
 from tests.bed import node, product
 from tests.bed.cluster import Cluster, Namespace, is_ready, wait_for
 from tests.bed.place import BedError
@@ -20,8 +23,11 @@ from tests.cluster.releases import Release, place_for, values
 from tests.cluster.scenes import ending, steps
 from tests.e2e.shop import NAME, WATCH, Shop, old_deployment
 from tests.e2e.stage import START_S, text
+from tests.engine.client import get
 
 pytestmark = pytest.mark.e2e
+TOKEN, PROOF_S = "alerts-from-nothing", 20
+TRANSFERRED = re.compile(r'by_source_total\{.*source="external_kv_transfer".*\} (\S+)')
 RELEASED = ["Observe:Done", "Confirm:Done", "Release:Done", "Confirm:Done"]
 
 
@@ -39,7 +45,8 @@ def shop(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     repository, _, tag = image.name.rpartition(":")
     with place_for(cluster) as home:
         found = {**values(), "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"}}
-        release = Release(cluster, home, values=found)
+        alerts = {"enabled": True, "tokenSecret": {"name": "alerts"}}
+        release = Release(cluster, home, values={**found, "alerts": alerts})
         namespace = Namespace(cluster, f"shop-{home.name[-8:]}")
         namespace.make()
         try:
@@ -49,16 +56,25 @@ def shop(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_installed_deployed_and_served_through_its_router(shop: Shop) -> None:
+    token = f"--from-literal=token={TOKEN}"
+    shop.release.namespace.kubectl("create", "secret", "generic", "alerts", token)
     shop.release.install()
     shop.release.until_acting()
     shop.apply(shop.manifest("Never"))
     names = shop.look()
     assert {role: len(found) for role, found in names.items()} == {"prefill": 1, "decode": 2, "router": 1}
+    for role, kv_role in (("prefill", "kv_producer"), ("decode", "kv_consumer")):
+        state = shop.stage.state(names[role][0])
+        assert (state["vllm"], state["role"], state["ready"]) == ("0.29.0", kv_role, True)
+        assert (state["connector"], state["disabled"]) == ("NixlConnector", None)
     for one in ("dd", "lw"):
         shop.namespace.kubectl("wait", "--for=condition=Ready", one, NAME, "--timeout=60s")
     with shop.customers() as customers:
         customers.went_on(8)
     customers.check()
+    pages = [get(shop.stage.url(one), "/metrics", timeout_s=30).body for one in names["decode"]]
+    taken = [float(found[1]) for page in pages if (found := TRANSFERRED.search(page))]
+    assert sum(taken) > 0, "their KV came from the prefill"
     assert shop.incidents() == []
 
 
@@ -78,12 +94,40 @@ def test_a_leak_is_released_and_the_stuck_requests_are_named(shop: Shop) -> None
     assert restarts(shop) == 0
 
 
+def test_the_same_with_an_alert_as_the_trigger(shop: Shop, tmp_path: Path) -> None:
+    """Debian's Prometheus and Alertmanager; the watchdog itself would look much later."""
+    patient = {"parkedRemoteKvSeconds": PROOF_S, "heldIdleSeconds": 3600}
+    shop.apply(shop.manifest("Never", signatures=patient))
+    before = len(shop.incidents())
+    prefill, decode = shop.pair()
+    (tmp_path / "token").write_text(TOKEN)
+    http = {"authorization": {"credentials_file": str(tmp_path / "token")}}
+    address = shop.release.api("v1 services/stanch-alerts")["spec"]["clusterIP"]
+    labels = {"namespace": shop.namespace.name, "pod": decode}
+    engine = {shop.stage.url(decode).removeprefix("http://"): labels}
+    with (
+        alertmanager(tmp_path, To(f"http://{address}:9095/alerts/v4", http)) as manager,
+        prometheus(tmp_path, manager, engine),
+    ):
+        gave_up = shop.stage.leak(prefill, decode, 3)
+        found = shop.ended(before)
+        trigger = found["spec"]["trigger"]
+        assert (trigger["type"], trigger["alert"]["name"]) == ("Alert", "EngineHoldsCache"), trigger
+        assert ending(found) == "Resolved", json.dumps(found["status"], indent=1)
+        assert {one["id"] for one in found["status"]["stuckRequests"]} == set(gave_up)
+        wait_for(
+            "the end of the alert", lambda: "alertResolved" in shop.incidents()[before]["status"], START_S
+        )
+    assert len(shop.incidents()) == before + 1
+    assert restarts(shop) == 0
+
+
 def test_with_the_connector_patched_nothing_leaks(shop: Shop) -> None:
     shop.apply(shop.manifest("Auto"))
     before = len(shop.incidents())
     prefill, decode = shop.pair()
     state = shop.stage.state(decode)
-    assert state["fix"] == "active", state
+    assert (state["connector"], state["fix"]) == ("StanchNixlConnector", "active"), state
     with shop.customers() as customers:
         planted = [shop.stage.park(prefill, decode, seed) for seed in (21, 22, 23)]
         answers = [one.pending.answer(60) for one in planted]
