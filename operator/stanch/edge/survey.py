@@ -9,8 +9,9 @@ by the same code.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import aiohttp
 from pydantic import ValidationError
@@ -32,7 +33,7 @@ from stanch.edge.runs import Runs
 from stanch.edge.targets import Watched
 from stanch.edge.units import Heard, Selection, fleet_of, paced, queries, select, targets, wanted
 from stanch.edge.units_build import target_name
-from stanch.edge.units_raw import Object, Ref, table
+from stanch.edge.units_raw import Object, Ref, table, text
 
 __all__ = ["Survey", "Surveyor"]
 
@@ -40,6 +41,8 @@ __all__ = ["Survey", "Surveyor"]
 _OWNER_ROUNDS = 6
 _OWNERS_SECONDS = 300.0
 _CORE_KINDS = {"Node"}
+# What recurs is judged by an hour; twice that for clocks that differ.
+_KEPT_SECONDS = 7200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class Surveyor:
         await self._follow(watch, pods, objects)
         listed = await self.cluster.incidents(self.namespace)
         selection = select(watch, pods, objects, _models(watches))
-        understood, strange = self._understood(listed)
+        understood, strange = self._understood(listed, {one.uid for one in selection.chosen})
         found = _of_watch(watch, selection, understood)
         incidents = tuple(incident_of(one) for one in found.values())
         watched = paced(targets(watch, selection), self.live.judged_every)
@@ -196,11 +199,15 @@ class Surveyor:
         except ClusterError:
             return None
 
-    def _understood(self, listed: Listing) -> tuple[list[LeakIncident], list[str]]:
-        """The incidents that make sense, and a sentence on each that does not. Read once per version."""
+    def _understood(self, listed: Listing, pods: Container[str]) -> tuple[list[LeakIncident], list[str]]:
+        """The incidents that make sense, and a sentence on each that does not. Read once per version. Those
+        of pods that have gone are kept for as long as anything is judged by them: they stay in the API
+        server for a week, and where pods come and go there are many. pods: uids of those that there are."""
         known, self._parsed = self._parsed, {}
-        strange = []
+        strange, now = [], self.live.clock()
         for raw in listed.items:
+            if text(raw, "spec", "podRef", "uid") not in pods and ended_before(raw, now - _KEPT_SECONDS):
+                continue
             meta = raw["metadata"]
             key = meta.get("uid", ""), meta.get("resourceVersion", "")
             try:
@@ -217,6 +224,14 @@ class Surveyor:
             if one.name in ours or any(key.startswith(f"{GROUP}/") for key in marks):
                 names |= {target_name(one, port) for port in one.ports}
         return frozenset(names)
+
+
+def ended_before(raw: Object, then: float) -> bool:
+    """Whether an incident ended before that time, in Unix seconds; False where that cannot be told."""
+    try:
+        return datetime.fromisoformat(text(raw, "status", "ended").replace("Z", "+00:00")).timestamp() < then
+    except ValueError:
+        return False
 
 
 def _restless(judged: Iterable[Judged], source: Source) -> frozenset[str]:
