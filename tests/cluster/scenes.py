@@ -31,12 +31,15 @@ RESTART = {"steps": ["Restart"], "drainSeconds": 60, "cooldownSeconds": 0}
 
 
 class Scene:
-    """Prefill and decode engines in a namespace of their own, with their Services, and a watch over them."""
+    """Prefill and decode engines in a namespace of their own, with their Services, and a watch over them.
+
+    api_key: what the clients send."""
 
     def __init__(self, namespace: Namespace, operator: Operator | None = None) -> None:
         self.namespace = namespace
         self._operator = operator
         self.ips: dict[str, str] = {}
+        self.api_key: str | None = None
 
     @property
     def operator(self) -> Operator:
@@ -152,6 +155,8 @@ class Scene:
     ) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
+        if self.api_key is not None:
+            headers["Authorization"] = f"Bearer {self.api_key}"
         if rank is not None:
             headers["X-data-parallel-rank"] = str(rank)
         url = f"http://{self.ips[pod]}:{manifests.PORT}{path}"
