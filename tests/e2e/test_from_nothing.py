@@ -142,7 +142,7 @@ def test_with_the_connector_patched_nothing_leaks(shop: Shop) -> None:
 
 def test_a_deployment_that_was_there_before_gets_the_kit_and_is_healed(shop: Shop) -> None:
     shop.namespace.apply(old_deployment(shop.vllm, shop.planted))
-    (stock,) = wait_for("the old engine", lambda: ready(shop, "app=old"), START_S)
+    (stock,) = wait_for("the old engine", lambda: ready(shop, "app=old") or None, START_S)
     assert [one["name"] for one in stock["spec"].get("initContainers", [])] == []
     label = {"spec": {"template": {"metadata": {"labels": {"stanch.dev/inject": "enabled"}}}}}
     shop.namespace.kubectl("patch", "deployment", "old", "--patch", json.dumps(label))

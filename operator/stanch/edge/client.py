@@ -12,10 +12,15 @@ from stanch.edge.resolver import Resolver
 
 
 @asynccontextmanager
-async def session(connections: int = 0, *, reuse: bool = True) -> AsyncIterator[aiohttp.ClientSession]:
-    """connections: at most so many at once, 0 is any number. reuse: else each request has one of its own."""
+async def session(
+    connections: int = 0, *, reuse: bool = True, verify: bool = True
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """connections: at most so many at once, 0 is any number. reuse: else each request has one of its own.
+    verify: certificates of https; not of pods, which are asked by address (adr/0009)."""
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, resolver=Resolver(), force_close=not reuse),
+        connector=aiohttp.TCPConnector(
+            limit=connections, resolver=Resolver(), force_close=not reuse, ssl=verify
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         headers=HEADERS,
         auto_decompress=False,

@@ -125,7 +125,10 @@ async def of_watch(
     meta = watch.metadata
     found = [diagnosis.mode(watch)]
     wanted = wanted_of(watch, prometheus_table)
-    async with watching([], policy_of(watch), key=key, wanted=wanted) as live, client.session() as session:
+    async with (
+        watching([], policy_of(watch), key, wanted=wanted, verify=False) as live,
+        client.session(verify=False) as session,
+    ):
         try:
             seen = await Surveyor(cluster, live, session, meta.namespace, meta.name).read()
         except ClusterError as error:

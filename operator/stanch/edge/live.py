@@ -345,14 +345,18 @@ async def watching(
     key: Key = no_key,
     clock: Callable[[], float] | None = None,
     wanted: Wanted | None = None,
+    verify: bool = True,
 ) -> AsyncIterator[Live]:
     """A Live over these targets, with the connections that it needs. clock: the process's, if it has one.
-    wanted: of the Prometheus that its readings come from, where that is not the engines themselves."""
+    wanted: of the Prometheus that its readings come from, where that is not the engines themselves. verify:
+    the engines' certificates, where they speak https."""
     clock = clock or Clock()
     async with AsyncExitStack() as stack:
         targets = [one.target for one in watched]
-        scraper = await stack.enter_async_context(Scraper(targets, policy.interval_seconds, clock=clock))
-        session = await stack.enter_async_context(client.session())
+        scraper = await stack.enter_async_context(
+            Scraper(targets, policy.interval_seconds, clock=clock, verify=verify)
+        )
+        session = await stack.enter_async_context(client.session(verify=verify))
         source: Source = scraper
         if wanted is not None:
             source = prometheus = Prometheus(wanted, scraper, policy.interval_seconds, clock)

@@ -93,7 +93,8 @@ class Scraper:
     """Scrapes its targets; an asynchronous context manager.
 
     interval_seconds: between two turns of a target. deadline_seconds: for one turn. clock: gives the samples'
-    times (Unix time). skipped: turns that did not happen because the one before was still on its way.
+    times (Unix time). verify: certificates of https. skipped: turns that did not happen because the one
+    before was still on its way.
     """
 
     # The engines themselves are read, so nothing is to be said of a way to them.
@@ -105,6 +106,7 @@ class Scraper:
         interval_seconds: float,
         deadline_seconds: float = DEADLINE_SECONDS,
         clock: Callable[[], float] = time.time,
+        verify: bool = True,
     ) -> None:
         _distinct(targets)
         if not interval_seconds > 0 or not deadline_seconds > 0:
@@ -114,6 +116,7 @@ class Scraper:
         self._interval = interval_seconds
         self._deadline = deadline_seconds
         self._clock = clock
+        self._verify = verify
         self._known: dict[str, _Known] = {}
         self._retargeted = asyncio.Event()
         self._connector: aiohttp.TCPConnector | None = None
@@ -125,6 +128,7 @@ class Scraper:
             keepalive_timeout=max(15.0, 2 * self._interval),
             ttl_dns_cache=NAME_SECONDS,
             resolver=Resolver(),
+            ssl=self._verify,
         )
         self._session = aiohttp.ClientSession(
             connector=self._connector,

@@ -99,9 +99,9 @@ class Watchdog:
         try:
             async with AsyncExitStack() as stack:
                 live = await stack.enter_async_context(
-                    watching([], self._policy, clock=self._clock, key=self._key, wanted=self._wanted)
+                    watching([], self._policy, self._key, self._clock, wanted=self._wanted, verify=False)
                 )
-                session = await stack.enter_async_context(client.session())
+                session = await stack.enter_async_context(client.session(verify=False))
                 surveyor = Surveyor(self._cluster, live, session, self._watch.namespace, self._watch.name)
                 executor = Executor(
                     self._cluster, live, session, self.wake, self._leads, self._telemetry.note
