@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stanch_connector.contract import ROUTE_REQUESTS
 from tests.alerting import HOLDS, Alertmanager, To, alertmanager, free_port, prometheus
 from tests.bed import manifests
 from tests.bed.cluster import Namespace, Object, wait_for
@@ -131,6 +132,26 @@ def test_healthy_engines_are_asked_and_left_alone(scene: Scene, alerting: Alerti
     # Repeated, it is the same alert: both operators have heard it by now.
     alerting.manager.fire(alert(scene, "d0"))
     assert len(scene.incidents()) == 2
+
+
+def test_a_leak_under_traffic_is_looked_at_at_once(scene: Scene, alerting: Alerting) -> None:
+    """Of an engine that serves, the watchdog looks at the kit's list once in five limits."""
+    scene.engines().watch(signatures={**PATIENT, "parkedRemoteKvSeconds": PROOF_S}).until_watching()
+    scene.leak()
+    with scene.traffic("d0"):
+        wait_for("the proof", lambda: oldest(scene, "d0") > PROOF_S, PATIENCE_S)
+        alerting.manager.fire(alert(scene, "d0"))
+        wait_for("the alert's incident", lambda: any(of(i)["type"] == "Alert" for i in scene.incidents()))
+        found = scene.ended()
+    assert outcome(found) == ("Resolved", "Released"), found["status"]
+    assert max(one["ageSeconds"] for one in found["status"]["stuckRequests"]) < 4 * PROOF_S
+    assert (scene.held("d0"), scene.restarts("d0")) == (0, 0)
+
+
+def oldest(scene: Scene, pod: str) -> float:
+    """Seconds, by the kit's own list."""
+    ranks = scene.ask(pod, ROUTE_REQUESTS)["ranks"].values()
+    return max((one["ageSeconds"] for rank in ranks for one in rank["requests"]), default=0.0)
 
 
 def test_under_observe_it_ends_by_saying_what_would_be_done(scene: Scene, alerting: Alerting) -> None:
