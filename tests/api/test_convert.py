@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stanch.api.convert import incident_of, ledger_of, limits_of, policy_of, status_of, status_with
 from stanch.api.v1alpha1 import LeakIncident, LeakIncidentStatus, LeakWatch, LeakWatchStatus
-from stanch.core.history import Incident, Ledger
+from stanch.core.history import Incident, Ledger, StepName
 from stanch.core.plan_limits import Approval, Limits, MaxUnavailable, Mode, Rung
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
@@ -105,6 +105,13 @@ def test_an_incident_that_a_person_made_has_no_memory_yet() -> None:
     )
     assert incident.trigger.value == "Person"
     assert not incident.approved
+
+
+def test_what_is_not_the_planners_stays_as_it_was() -> None:
+    """That an alert was resolved is written by whoever hears of it, in the middle of a repair."""
+    before = LeakIncidentStatus.model_validate({"watch": "shop", "alertResolved": "2026-11-30T05:00:00Z"})
+    after = status_of(Incident("i", "d0", "u", 1.0).begin(StepName.CONFIRM, 2.0), before)
+    assert (after.watch, after.alert_resolved, after.phase) == ("shop", before.alert_resolved, "Confirm")
 
 
 @pytest.mark.parametrize(
