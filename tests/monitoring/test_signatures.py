@@ -585,6 +585,17 @@ def test_the_role_by_what_the_engine_counts(
     assert wrong(engine(25, NAMELESS, page, usage=leak(25)), checks, tmp_path) == ""
 
 
+@pytest.mark.parametrize("asked_one", [0.0, 28.0], ids=["as a decode's", "as a prefill's"])
+def test_without_nixl_the_counters_tell_no_role(asked_one: float, tmp_path: Path) -> None:
+    page: dict[str, Values] = {
+        "vllm:external_prefix_cache_hits_total": 0.0 if asked_one else 960.0,
+        "vllm:request_params_max_tokens_count": 28.0,
+        'vllm:request_params_max_tokens_bucket{le="1.0"}': asked_one,
+    }
+    seen = engine(25, NAMELESS, page, usage=leak(25), drop=["transfers", "notifications"])
+    assert wrong(seen, [fires(6), fires(23, "StanchRoleUnknown")], tmp_path) == ""
+
+
 def test_the_ranks_of_a_server_are_judged_by_themselves(tmp_path: Path) -> None:
     second = [Series(s.name, {**s.labels, "engine": "1"}, s.values) for s in engine(8) if s.name != "up"]
     both = [*engine(8, usage=leak(8)), *second]
