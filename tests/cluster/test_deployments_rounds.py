@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from stanch.api.deployment import DisaggDeployment
 from stanch.edge.cluster import Cluster
 from stanch.edge.cluster.refs import Request
 from stanch.edge.cluster.transport import Transport
+from stanch.edge.render import Place, Rendered, render
 from tests.bed.cluster import Namespace, Object, wait_for
 from tests.bed.faults import Drop, Fault, Hang, Refuse, Rule
 from tests.bed.proxy import FaultProxy
@@ -54,7 +56,7 @@ def made(shop: Shop) -> dict[str, tuple[str, str]]:
 
 
 WHOLE = {
-    "ServiceAccount shop",
+    "ServiceAccount shop-pods",
     "Service shop-prefill",
     "Service shop-prefill-headless",
     "Service shop-decode",
@@ -143,13 +145,13 @@ class TestDrift:
             shop.patch("LeakWatch", "shop", {"spec": {"mode": "Disabled"}})
             shop.namespace.kubectl("scale", "deployment", "shop-prefill", "--replicas=0")
             shop.namespace.kubectl("delete", "service", "shop-prefill-headless")
-            shop.namespace.kubectl("delete", "serviceaccount", "shop")
+            shop.namespace.kubectl("delete", "serviceaccount", "shop-pods")
             await run()
             return run
 
         run = speaker.run(scene)
         pod = shop.must("Deployment", "shop-decode")["spec"]["template"]["spec"]
-        assert (pod["serviceAccountName"], pod["hostNetwork"]) == ("shop", True)
+        assert (pod["serviceAccountName"], pod["hostNetwork"]) == ("shop-pods", True)
         prefill = shop.must("Deployment", "shop-prefill")
         assert prefill["metadata"]["labels"]["theirs"] == "x"
         assert prefill["spec"]["replicas"] == 1
@@ -187,6 +189,55 @@ class TestDrift:
         shop.edit(lambda spec: spec["roles"][1].update(replicas=0))
         rounds(speaker, shop)
         assert shop.must("Deployment", "shop-decode")["spec"]["replicas"] == 0
+
+
+class TestUpgrade:
+    """Another image of the kit is what another version of Stanch is in any case."""
+
+    def test_no_pod_is_replaced_before_the_spec_says_something_else_of_pods(
+        self, shop: Shop, speaker: Speaker
+    ) -> None:
+        shop.apply(disagg())
+        rounds(speaker, shop)
+        before = made(shop)
+        rounds(speaker, shop, 2, image_name="stanch.test/kit:2")
+        assert made(shop) == before
+        assert shop.condition("Outdated") == "True UpdateHeld"
+        assert shop.condition("Degraded") == "False AsExpected"
+        # What was edited is put right as it was, and not as it would be now.
+        edited = {"spec": {"template": {"spec": {"serviceAccountName": "default"}}}}
+        shop.patch("Deployment", "shop-decode", edited)
+        rounds(speaker, shop, image_name="stanch.test/kit:2")
+        assert kits(shop) == {"shop-prefill": "stanch.test/kit:1", "shop-decode": "stanch.test/kit:1"}
+        pod = shop.must("Deployment", "shop-decode")["spec"]["template"]["spec"]
+        assert pod["serviceAccountName"] == "shop-pods"
+        shop.edit(lambda spec: spec["watch"].update(mode="Enforce"))
+        shop.edit(lambda spec: spec["roles"][1].update(replicas=1))
+        shop.edit(lambda spec: spec["roles"][1].update(replicas=0))
+        rounds(speaker, shop, image_name="stanch.test/kit:2")
+        assert shop.must("LeakWatch")["spec"]["mode"] == "Enforce"
+        assert set(kits(shop).values()) == {"stanch.test/kit:1"}
+        shop.edit(lambda spec: spec["roles"][1]["engine"].update(env=[{"name": "A", "value": "b"}]))
+        rounds(speaker, shop, image_name="stanch.test/kit:2")
+        assert set(kits(shop).values()) == {"stanch.test/kit:2"}
+        assert shop.condition("Outdated") == "False UpToDate"
+
+    def test_a_person_may_want_them_now(self, shop: Shop, speaker: Speaker) -> None:
+        shop.apply(disagg())
+        rounds(speaker, shop)
+        rounds(speaker, shop, image_name="stanch.test/kit:2")
+        shop.namespace.kubectl("annotate", "disaggdeployment", "shop", "stanch.dev/update=now")
+        rounds(speaker, shop, image_name="stanch.test/kit:2")
+        assert set(kits(shop).values()) == {"stanch.test/kit:2"}
+        assert shop.condition("Outdated") == "False UpToDate"
+
+
+def kits(shop: Shop) -> dict[str, str]:
+    """The kit's image by Deployment."""
+    return {
+        name: shop.must("Deployment", name)["spec"]["template"]["spec"]["initContainers"][0]["image"]
+        for name in ("shop-prefill", "shop-decode")
+    }
 
 
 class TestWrong:
@@ -479,6 +530,21 @@ def test_who_has_lost_the_lease_writes_nothing(shop: Shop, speaker: Speaker) -> 
     speaker.run(scene)
     assert shop.objects() == {}
     assert "status" not in shop.must("DisaggDeployment")
+
+
+def test_what_fails_at_one_is_no_matter_of_the_others(
+    shop: Shop, speaker: Speaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(deployment: DisaggDeployment, place: Place) -> Rendered:
+        if deployment.metadata.name == "other":
+            raise RuntimeError("a mistake of ours")
+        return render(deployment, place)
+
+    monkeypatch.setattr("stanch.edge.deployments_one.render", broken)
+    shop.apply(disagg("other"), disagg())
+    run = rounds(speaker, shop)
+    assert set(shop.objects()) == WHOLE
+    assert "a mistake of ours" in run.log.getvalue()
 
 
 def count(cluster: Cluster) -> list[Request]:

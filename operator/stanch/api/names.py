@@ -39,6 +39,8 @@ ANNOTATION_INCIDENT: Final = f"{GROUP}/incident"
 ANNOTATION_APPROVE: Final = f"{GROUP}/approve"
 # On a LeakIncident, a label: the fingerprint of the alert that it was made for.
 LABEL_ALERT: Final = f"{GROUP}/alert"
+# On a DisaggDeployment: with any new value its pods are replaced by those that this version of Stanch makes.
+ANNOTATION_UPDATE: Final = f"{GROUP}/update"
 # On a LeakWatch: any new value closes its breaker.
 ANNOTATION_RESET_BREAKER: Final = f"{GROUP}/reset-breaker"
 

@@ -130,7 +130,14 @@ class Deployments:
 
     async def _one(self, raw: Object, found: Sequence[Object], place: Place) -> bool:
         """Whether nothing of it is on its way."""
-        made = await self._maker.make(raw, found, place)
-        if not self._leads():
-            raise NotLeadingError
-        return await self._teller.tell(raw, made)
+        try:
+            made = await self._maker.make(raw, found, place)
+            if not self._leads():
+                raise NotLeadingError
+            return await self._teller.tell(raw, made)
+        except NotLeadingError:
+            raise
+        except Exception as error:  # of one of them: the others, and all watches, go on
+            name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+            self._telemetry.note("error", "deployment-failed", repr(error), deployment=name)
+            return False

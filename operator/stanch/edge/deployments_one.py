@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from stanch.api.deployment import DisaggDeployment, Part
 from stanch.edge.cluster import Cluster, ClusterError, Conflict, Forbidden, Invalid, NotFound
+from stanch.edge.deployments_held import held, said_of_pods
 from stanch.edge.deployments_objects import (
     Key,
     Object,
@@ -53,11 +54,13 @@ class NotLeadingError(Exception):
 @dataclass(frozen=True, slots=True)
 class Made:
     """live: its objects as they are now, by apiVersion, kind and name. stopped: why the spec is not applied;
-    None where it is."""
+    None where it is. held: Deployments whose pods are as an earlier version of Stanch has made them; None
+    where that was not looked at."""
 
     deployment: DisaggDeployment | None
     live: Mapping[Key, Object]
     stopped: Stopped | None
+    held: tuple[str, ...] | None = None
 
     @property
     def expected(self) -> list[Part]:
@@ -112,9 +115,11 @@ class Maker:
             said = "; ".join(f"{one.path}: {one.message}" for one in rendered.problems)
             return Made(deployment, live, Stopped("Invalid", said))
         desired = [owner.marked(one) for one in ordered(rendered.objects)]
+        old: tuple[str, ...] | None = None
         try:
             stopped = await self._conflicts(owner, desired, live)
             if stopped is None:
+                desired, old = _held(deployment, desired, live)
                 stopped = await self._apply(owner, desired, live)
             if stopped is None:
                 await self._delete(owner, desired, live)
@@ -122,7 +127,7 @@ class Maker:
             # What was not done is done in the next round.
             self._note(owner, "warning", "deployment-not-made", str(error))
             stopped = Stopped("NotApplied", str(error), passing=True)
-        return Made(deployment, live, stopped)
+        return Made(deployment, live, stopped, old)
 
     async def _conflicts(
         self, owner: Owner, desired: Sequence[Object], live: dict[Key, Object]
@@ -230,6 +235,19 @@ class Maker:
     def _may_write(self) -> None:
         if not self._leads():
             raise NotLeadingError
+
+
+def _held(
+    deployment: DisaggDeployment, desired: Sequence[Object], live: Mapping[Key, Object]
+) -> tuple[list[Object], tuple[str, ...]]:
+    """What is to be applied, and the names of Deployments whose pods stay as they are."""
+    said, found, names = said_of_pods(deployment), [], []
+    for one in desired:
+        if one["kind"] == "Deployment":
+            one, old = held(one, live.get(key(one)), said)
+            names += [one["metadata"]["name"]] if old else []
+        found.append(one)
+    return found, tuple(names)
 
 
 def problems_of(error: ValidationError) -> str:

@@ -14,12 +14,13 @@ from typing import Any
 
 from stanch.api.common import Condition, ConditionStatus
 from stanch.api.deployment import Part, PartStatus
+from stanch.api.names import ANNOTATION_UPDATE
 from stanch.core.plan_conditions import Said
 from stanch.edge.units_raw import dig, rows, text, whole
 
 Object = Mapping[str, Any]
 
-READY, PROGRESSING, DEGRADED = "Ready", "Progressing", "Degraded"
+READY, PROGRESSING, DEGRADED, OUTDATED = "Ready", "Progressing", "Degraded", "Outdated"
 _LEFT = "What runs is left as it is."
 
 
@@ -168,6 +169,19 @@ def _degraded(roles: Sequence[Role]) -> Said:
     if stuck:
         return Said(DEGRADED, True, "Stuck", "; ".join(stuck))
     return Said(DEGRADED, False, "AsExpected")
+
+
+def outdated(held: Sequence[str]) -> Said:
+    """held: Deployments whose pods are as an earlier version of Stanch has made them."""
+    if not held:
+        return Said(OUTDATED, False, "UpToDate")
+    return Said(
+        OUTDATED,
+        True,
+        "UpdateHeld",
+        f"{', '.join(held)}: pods stay as an earlier version of Stanch, or another image of the kit, made "
+        f"them, until the spec says something else of them or annotation {ANNOTATION_UPDATE} has a new value",
+    )
 
 
 def was_ready(before: Sequence[Condition], generation: int) -> bool:

@@ -22,6 +22,7 @@ from stanch.edge.deployments_status import (
     Role,
     conditions,
     counts,
+    outdated,
     role_of,
     was_ready,
 )
@@ -80,7 +81,8 @@ def said_of(made: Made, before: DisaggDeploymentStatus, generation: int) -> tupl
     if stopped is not None and stopped.passing and ready:
         # It was applied before: what is not done is to put something right again.
         stopped = None
-    return conditions(made.expected, roles, watch, stopped, ready)
+    said = conditions(made.expected, roles, watch, stopped, ready)
+    return said if made.held is None else (*said, outdated(made.held))
 
 
 def roles_of(live: Iterable[Object]) -> list[Role]:

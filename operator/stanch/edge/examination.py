@@ -10,9 +10,9 @@ import aiohttp
 from pydantic import ValidationError
 
 from stanch.api.convert import policy_of
-from stanch.api.names import GROUP
+from stanch.api.names import DISAGG_DEPLOYMENT, GROUP
 from stanch.api.watch import LeakWatch
-from stanch.edge import client, diagnosis, diagnosis_access, engine, kit
+from stanch.edge import client, diagnosis, diagnosis_access, diagnosis_deployments, engine, kit
 from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, ObjectRef
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.live import Live, watching
@@ -115,6 +115,19 @@ async def watches_of(cluster: Cluster, namespace: str | None) -> tuple[list[Leak
             )
     found.insert(0, diagnosis.watches(len(listing.items), where))
     return read, found
+
+
+async def deployments_of(cluster: Cluster, namespace: str | None) -> list[Finding]:
+    """Of the DisaggDeployments there."""
+    try:
+        listing = await cluster.deployments(namespace)
+    except NotFound:
+        todo = "kubectl apply --server-side -f crds/"
+        said = f"the kind {DISAGG_DEPLOYMENT.kind} is not installed"
+        return [Finding("cluster", "kinds", Mark.FAIL, said, todo)]
+    except ClusterError as error:
+        return [Finding("cluster", "deployment", Mark.UNKNOWN, str(error))]
+    return [diagnosis_deployments.deployment(raw) for raw in listing.items]
 
 
 async def of_watch(

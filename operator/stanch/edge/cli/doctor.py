@@ -58,7 +58,7 @@ def doctor(
         async with kube.cluster(operator_namespace) as cluster:
             found = await examination.of_cluster(cluster, operator_namespace, account, namespace, time.time)
             watches, more = await examination.watches_of(cluster, namespace)
-            found += more
+            found += [*more, *await examination.deployments_of(cluster, namespace)]
             for watch in watches:
                 found += await examination.of_watch(cluster, watch, key, prometheus_table)
         return found
