@@ -52,7 +52,7 @@ def applied(
 ) -> tuple[dict[str, Object], set[str]]:
     """As they would be afterwards, and which of them were held."""
     found = {
-        name: held(rendered, live.get(name), said_of_pods(one))
+        name: held(rendered, live.get(name), said_of_pods(one, router=name == "shop-router"))
         for name, rendered in workloads(one, place).items()
     }
     return {name: made for name, (made, _) in found.items()}, {
@@ -105,6 +105,14 @@ def test_what_pods_are_not_told_of_replaces_none(spec: Object) -> None:
     assert old == {"shop-prefill", "shop-decode"}
     assert templates(second) == templates(first)
     assert second["shop-decode"]["spec"]["replicas"] == spec["roles"][1]["replicas"]
+
+
+def test_another_router_replaces_no_engine() -> None:
+    spec = changed("router", "image", value="stanch.test/router:2")
+    first, _ = applied(deployment(), OLD, {})
+    second, old = applied(deployment(spec), NEW, first)
+    assert old == {"shop-prefill", "shop-decode"}
+    assert {name for name in first if templates(first)[name] != templates(second)[name]} == {"shop-router"}
 
 
 @pytest.mark.parametrize(

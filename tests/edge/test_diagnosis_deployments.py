@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 Object = dict[str, Any]
 
 
-def told(generation: int = 2, **conditions: str) -> Object:
+def told(conditions: dict[str, str], generation: int = 2) -> Object:
     """conditions: "True Reason" by type; their message is "MESSAGE of TYPE"."""
     found = []
     for kind, said in conditions.items():
@@ -32,8 +32,8 @@ WELL = {"Ready": "True Serving", "Degraded": "False AsExpected", "Outdated": "Fa
 @pytest.mark.parametrize(
     ("raw", "mark", "says", "todo"),
     [
-        (told(**WELL), Mark.OK, "MESSAGE of Ready", ""),
-        (told(3, **WELL), Mark.WARN, "no operator has looked at it", "whether one is active"),
+        (told(WELL), Mark.OK, "MESSAGE of Ready", ""),
+        (told(WELL, 3), Mark.WARN, "no operator has looked at it", "whether one is active"),
         (
             {"metadata": {"namespace": "ns", "name": "shop", "generation": 1}},
             Mark.WARN,
@@ -41,19 +41,19 @@ WELL = {"Ready": "True Serving", "Degraded": "False AsExpected", "Outdated": "Fa
             "wait",
         ),
         (
-            told(**{**WELL, "Ready": "False Invalid", "Degraded": "True Invalid"}),
+            told({**WELL, "Ready": "False Invalid", "Degraded": "True Invalid"}),
             Mark.FAIL,
             "Invalid: MESSAGE of Degraded",
             "change the field",
         ),
         (
-            told(**{**WELL, "Ready": "False RolesNotReady"}),
+            told({**WELL, "Ready": "False RolesNotReady"}),
             Mark.WARN,
             "RolesNotReady: MESSAGE of Ready",
             "wait",
         ),
         (
-            told(**{**WELL, "Outdated": "True UpdateHeld"}),
+            told({**WELL, "Outdated": "True UpdateHeld"}),
             Mark.WARN,
             "UpdateHeld: MESSAGE",
             "stanch.dev/update",

@@ -134,7 +134,10 @@ class Deployments:
             made = await self._maker.make(raw, found, place)
             if not self._leads():
                 raise NotLeadingError
-            return await self._teller.tell(raw, made)
+            settled = await self._teller.tell(raw, made)
+            # Of many, while the API server is slow, a round may take longer.
+            self._telemetry.sign(PART, _LIMIT_SECONDS, needs_api=True)
+            return settled
         except NotLeadingError:
             raise
         except Exception as error:  # of one of them: the others, and all watches, go on

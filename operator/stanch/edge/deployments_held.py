@@ -27,15 +27,18 @@ _MOST_CHARS = 128 * 1024
 _NOT_OF_PODS = ("replicas", "rollout", "disruption_budget")
 
 
-def said_of_pods(deployment: DisaggDeployment) -> str:
-    """A digest of all that may make other pod templates. What is as by default counts as not said: a field
-    that is new in the kind changes nothing before somebody sets it, and then it counts."""
+def said_of_pods(deployment: DisaggDeployment, router: bool) -> str:
+    """A digest of all that may make other pod templates: of the router, or of the engines, which are told
+    nothing of it. What is as by default counts as not said: a field that is new in the kind changes nothing
+    before somebody sets it, and then it counts."""
     spec = deployment.spec.model_dump(mode="json", exclude_defaults=True)
     for role in (*spec["roles"], spec.get("router", {})):
         for name in _NOT_OF_PODS:
             role.pop(name, None)
     # The time that a pod has to end is longer than a drain.
     spec["watch"] = spec.get("watch", {}).get("remediation", {}).get("drain_seconds")
+    if not router:
+        spec.pop("router", None)
     spec["roles"].sort(key=lambda role: str(role["name"]))
     return digest({"spec": spec, "update": deployment.metadata.annotations.get(ANNOTATION_UPDATE)})
 

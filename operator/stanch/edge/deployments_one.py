@@ -40,6 +40,7 @@ from stanch.edge.deployments_objects import (
 )
 from stanch.edge.deployments_status import Stopped
 from stanch.edge.render import Place, render
+from stanch.edge.render.place import LABEL_ROLE, ROUTER
 from stanch.edge.telemetry import Telemetry
 
 # What the server has refused is tried again so often, where neither it nor the objects have changed.
@@ -241,10 +242,11 @@ def _held(
     deployment: DisaggDeployment, desired: Sequence[Object], live: Mapping[Key, Object]
 ) -> tuple[list[Object], tuple[str, ...]]:
     """What is to be applied, and the names of Deployments whose pods stay as they are."""
-    said, found, names = said_of_pods(deployment), [], []
+    found, names = [], []
     for one in desired:
         if one["kind"] == "Deployment":
-            one, old = held(one, live.get(key(one)), said)
+            router = one["metadata"]["labels"][LABEL_ROLE] == ROUTER
+            one, old = held(one, live.get(key(one)), said_of_pods(deployment, router))
             names += [one["metadata"]["name"]] if old else []
         found.append(one)
     return found, tuple(names)
