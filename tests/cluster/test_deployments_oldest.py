@@ -44,8 +44,8 @@ def rounds_on_it(api: OldestApi) -> None:
         meta = {"name": "shop-decode", "namespace": "default"}
         with pytest.raises(Conflict):
             await cluster.making.apply({**body, "metadata": {**meta, "uid": "another"}}, dry_run=True)
+        wrong = {**body["spec"], "template": {"spec": {"hostNetwerk": True}}}
         with pytest.raises(Invalid, match="hostNetwerk"):
-            wrong = {**body["spec"], "template": {"spec": {"hostNetwerk": True}}}
             await cluster.making.apply({**body, "metadata": meta, "spec": wrong}, dry_run=True)
         remove = [{"op": "remove", "path": "/spec/roles/1/replicas"}]
         done = api.kubectl("patch", "disaggdeployment", "shop", "--type=json", "-p", json.dumps(remove))
