@@ -103,6 +103,10 @@ class TestReady:
         off = {"spec": {"mode": "Disabled"}, **BLIND}
         assert said(conditions(BOTH, roles(deployment()), off, None, False))[0] == "Ready True Serving"
 
+    def test_scaled_to_nothing_there_is_nothing_to_watch(self) -> None:
+        none = [role_of(deployment(0, ready=0), name) for name in BOTH]
+        assert said(conditions(BOTH, none, BLIND, None, False))[0] == "Ready True Serving"
+
     @pytest.mark.parametrize(
         ("decode", "kept"),
         [

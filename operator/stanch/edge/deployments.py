@@ -25,7 +25,7 @@ from stanch.edge.waking import woken
 PART, NEWS = "list of deployments", "news of DisaggDeployments"
 _ROUND_SECONDS = 10.0
 # While pods are on their way: what they come to is to be said soon.
-_SOON_SECONDS = 2.0
+_SOON_SECONDS = 5.0
 _LIMIT_SECONDS = 120.0
 # So many at once; the watches need the API server as well.
 _AT_ONCE = 4

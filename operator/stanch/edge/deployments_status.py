@@ -145,8 +145,11 @@ def _ready(expected: Sequence[Part], roles: Sequence[Role], watch: Object | None
         return Said(READY, False, "RolesNotReady", words)
     found = {text(one, "type"): one for one in rows(watch, "status", "conditions")} if watch else {}
     said = found.get(READY, {})
-    # Who switches the watch off wants it so.
-    if text(said, "status") != "True" and dig(watch, "spec", "mode") != "Disabled":
+    # Who switches the watch off, or has no engine, wants it so.
+    needed = dig(watch, "spec", "mode") != "Disabled" and any(
+        one.wanted for one in roles if one.name is not Part.ROUTER
+    )
+    if needed and text(said, "status") != "True":
         why = f"{text(said, 'reason')}: {text(said, 'message')}" if said else "it has not begun yet"
         return Said(READY, False, "WatchNotReady", f"{words}; LeakWatch: {why}")
     return Said(READY, True, "Serving", words)

@@ -42,7 +42,7 @@ class Teller:
         self._clock = clock
 
     async def tell(self, raw: Object, made: Made) -> bool:
-        """raw: as it was listed. Whether nothing is on its way: it is Ready, or waits for a person."""
+        """raw: as it was listed. Whether nothing is on its way."""
         meta = raw["metadata"]
         name, generation = f"{meta['namespace']}/{meta['name']}", meta.get("generation", 0)
         before = status_in(raw)
@@ -70,8 +70,7 @@ class Teller:
             except ClusterError as error:
                 self._telemetry.note("warning", "deployment-not-told", str(error), deployment=name)
                 return False
-        true = {one.type for one in said if one.true}
-        return PROGRESSING not in true and bool(true & {READY, DEGRADED})
+        return not any(one.type == PROGRESSING and one.true for one in said)
 
 
 def said_of(made: Made, before: DisaggDeploymentStatus, generation: int) -> tuple[Said, ...]:
