@@ -1,8 +1,7 @@
 """Container images without a registry and without Docker: docker archives of layers that are tar files.
 
 The simulated engine's image is this machine's own Python with its libraries, aiohttp, and the code of this
-checkout; the operator's has the libraries of the extra `operator` in place of aiohttp alone. Their names end
-with the hash of that code, so that a pod never runs another one. What people get is the Dockerfile's.
+checkout. Its name ends with the hash of that code, so that a pod never runs another one.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from tests.bed.build import made
 from tests.bed.place import REPOSITORY, BedError
 
 ENGINE_NAME = "stanch.test/engine"
-OPERATOR_NAME = "stanch.test/operator"
-_ENGINE_NEEDS = ("aiohttp",)
 HOST_IMAGE = "stanch.test/host:1"
 _SITE = Path("opt/site-packages")
 # Not where the kit's volume is mounted.
@@ -43,8 +40,6 @@ import runpy, sys
 sys.path += ["/{code}", "/{site}"]
 runpy.run_module("stanch.edge.demo.vllm", run_name="__main__", alter_sys=True)
 """
-# Of a requirement.
-_NAME_END = re.compile(r"[^A-Za-z0-9._-]")
 _LIBRARY = re.compile(r"(?:=>\s+)?(/\S+)\s+\(0x")
 # Parts of the standard library that no engine imports.
 _LEFT_OUT: tuple[str, ...] = (
@@ -69,18 +64,10 @@ class Image:
 
 def engine(archive: Path) -> Image:
     """Write the image of the simulated engine to `archive`."""
-    return _with_code(Image(engine_name(), archive), _ENGINE_NEEDS, ["python3"])
-
-
-def operator(archive: Path) -> Image:
-    """Write the image of `stanch` itself to `archive`."""
-    return _with_code(Image(operator_name(), archive), _operator_needs(), ["python3", "-m", "stanch"])
-
-
-def _with_code(found: Image, needs: Sequence[str], entrypoint: Sequence[str]) -> Image:
+    found = Image(engine_name(), archive)
     path = f"{Path(sys.executable).resolve().parent}:/usr/local/bin:/usr/bin:/bin"
     environment = {"PATH": path, "PYTHONPATH": f"/{_CODE}:/{_SITE}", "PYTHONUNBUFFERED": "1"}
-    write(found.archive, found.name, [_base(needs), _code()], entrypoint, environment)
+    write(archive, found.name, [_base(), _code()], ["python3"], environment)
     return found
 
 
@@ -97,24 +84,7 @@ def host(archive: Path) -> Image:
 
 def engine_name() -> str:
     """The simulated engine's image as this checkout would make it now."""
-    return f"{ENGINE_NAME}:{_hash(_ENGINE_NEEDS)}"
-
-
-def operator_name() -> str:
-    """The same for the operator's."""
-    return f"{OPERATOR_NAME}:{_hash(_operator_needs())}"
-
-
-def _hash(needs: Sequence[str]) -> str:
-    return sha256(b"".join(_sources().values()) + _base_recipe(needs).encode()).hexdigest()[:12]
-
-
-def _operator_needs() -> list[str]:
-    """What the extra `operator` of this very checkout asks for."""
-    asked = [
-        one for one in metadata.requires("stanch") or [] if 'extra == "operator"' in one.replace("'", '"')
-    ]
-    return [_NAME_END.split(one, maxsplit=1)[0] for one in asked]
+    return f"{ENGINE_NAME}:{sha256(b''.join(_sources().values()) + _base_recipe().encode()).hexdigest()[:12]}"
 
 
 def write(
@@ -168,18 +138,18 @@ def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
     return info
 
 
-def _base(needs: Sequence[str]) -> bytes:
-    """The layer of Python, its libraries and these packages with theirs; made once."""
-    layer = made("image-python", _base_recipe(needs), lambda part: _make_base(part, needs)) / "layer.tar"
+def _base() -> bytes:
+    """The layer of Python, its libraries and aiohttp; made once."""
+    layer = made("image-python", _base_recipe(), _make_base) / "layer.tar"
     return layer.read_bytes()
 
 
-def _base_recipe(needs: Sequence[str]) -> str:
-    packed = sorted(f"{one.name} {one.version}" for one in _distributions(needs))
+def _base_recipe() -> str:
+    packed = sorted(f"{one.name} {one.version}" for one in _distributions("aiohttp"))
     return f"{sys.version}\n{sys.base_prefix}\n{packed}\n{Path(__file__).read_text()}"
 
 
-def _make_base(part: Path, needs: Sequence[str]) -> None:
+def _make_base(part: Path) -> None:
     root = part / "root"
     python = Path(sys.executable).resolve()
     standard = Path(sysconfig.get_path("stdlib"))
@@ -187,7 +157,7 @@ def _make_base(part: Path, needs: Sequence[str]) -> None:
     _skeleton(root)
     # At the paths that they have here: an interpreter finds its library by its own place.
     _copy_tree(standard, root / standard.relative_to("/"))
-    for path in _distribution_files(needs):
+    for path in _distribution_files("aiohttp"):
         target = root / _SITE / path[0]
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path[1], target)
@@ -254,9 +224,9 @@ def _copy_tree(source: Path, target: Path) -> None:
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
 
 
-def _distributions(names: Sequence[str]) -> Iterator[metadata.Distribution]:
-    """Installed distributions and those that they need."""
-    waiting, seen = list(names), set()
+def _distributions(name: str) -> Iterator[metadata.Distribution]:
+    """An installed distribution and those that it needs."""
+    waiting, seen = [name], set()
     while waiting:
         one = waiting.pop()
         if one in seen:
@@ -269,12 +239,12 @@ def _distributions(names: Sequence[str]) -> Iterator[metadata.Distribution]:
             continue
         yield found
         needs = [need for need in found.requires or [] if "extra ==" not in need]
-        waiting += [_NAME_END.split(need, maxsplit=1)[0] for need in needs]
+        waiting += [re.split(r"[^A-Za-z0-9._-]", need, maxsplit=1)[0] for need in needs]
 
 
-def _distribution_files(names: Sequence[str]) -> Iterator[tuple[Path, Path]]:
+def _distribution_files(name: str) -> Iterator[tuple[Path, Path]]:
     """Their files: path in site-packages, path here."""
-    for found in _distributions(names):
+    for found in _distributions(name):
         for path in found.files or []:
             here = Path(str(path.locate()))
             if ".." not in path.parts and here.suffix != ".pyc" and here.is_file():

@@ -6,6 +6,7 @@ package indexes as this machine's pip and apt do, also where a command runs in t
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -194,18 +195,24 @@ def _secrets(directory: Path) -> list[str]:
     said = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     )
-    settings = {}
-    for line in said.stdout.splitlines():
+    settings: dict[str, str] = {}
+    # What the environment says (`:env:`) counts more than the files.
+    for line in sorted(said.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
         key, _, value = line.partition("=")
-        settings[key.rpartition(".")[2]] = value.strip("'\"")
+        settings[key.rpartition(".")[2]] = str(ast.literal_eval(value))
     kept = {key: settings[key] for key in _PIP if key in settings}
     secrets = []
     if "cert" in settings:
         kept["cert"] = "/run/secrets/ca.crt"
         secrets.append(f"--secret=id=ca.crt,src={settings['cert']}")
     file = directory / "pip.conf"
-    file.write_text("[global]\n" + "".join(f"{key} = {value}\n" for key, value in kept.items()))
+    file.write_text("[global]\n" + "".join(f"{key} = {_lines(value)}\n" for key, value in kept.items()))
     return [*secrets, f"--secret=id=pip.conf,src={file}"]
+
+
+def _lines(value: str) -> str:
+    """Several values of one key, each on a line of its own."""
+    return value.replace("\n", "\n  ")
 
 
 def _forget() -> None:
@@ -216,8 +223,12 @@ def _forget() -> None:
 
 
 def _run(command: Sequence[str]) -> None:
+    """In a mount namespace of its own: what it mounts goes with it, however it ends."""
     done = subprocess.run(
-        [*_outside(), "nice", "-n", "10", *command], capture_output=True, text=True, check=False
+        [*_outside(), "unshare", "--mount", "nice", "-n", "10", *command],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         words = "\n".join((done.stdout + done.stderr).splitlines()[-20:])

@@ -11,26 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bed import image, node
+from tests.bed import product
 from tests.bed.cluster import Cluster, Namespace, Object, is_ready, wait_for
 from tests.bed.helm import CHART, HelmError, helm
-from tests.bed.place import REPOSITORY, Place
+from tests.bed.place import REPOSITORY
 
 PATIENCE_S = 240.0
 KINDS = "customresourcedefinitions"
 
 
-def loaded(place: Place, directory: Path) -> None:
-    """The operator's image is known to the bed."""
-    if image.operator_name() not in node.images(place):
-        archive = directory / "operator.tar"
-        node.load(place, image.operator(archive).archive)
-        archive.unlink()
-
-
 def values(**more: Any) -> dict[str, Any]:
     """What every release here needs: the image, and less of the machine than a real one."""
-    repository, _, tag = image.operator_name().partition(":")
+    repository, _, tag = product.operator_name().partition(":")
     return {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
@@ -150,4 +142,4 @@ def earlier_chart(directory: Path) -> tuple[Path, str] | None:
     return None
 
 
-__all__ = ["HelmError", "Release", "earlier_chart", "loaded", "place_for", "values"]
+__all__ = ["HelmError", "Release", "earlier_chart", "place_for", "values"]

@@ -24,19 +24,11 @@ pytestmark = pytest.mark.cluster
 TOKENS = 1000
 
 
-@pytest.fixture(scope="module")
-def ready(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-    if cluster.bed is None:
-        pytest.skip("the operator's image is loaded into the bed only")
-    releases.loaded(cluster.bed, tmp_path_factory.mktemp("image"))
-    return cluster
-
-
 @pytest.fixture
-def release(ready: Cluster) -> Iterator[Release]:
+def release(cluster: Cluster, stanch_image: str) -> Iterator[Release]:
     """Not installed yet."""
-    with place_for(ready) as where:
-        yield Release(ready, where)
+    with place_for(cluster) as where:
+        yield Release(cluster, where)
 
 
 @pytest.fixture(autouse=True)
