@@ -427,6 +427,8 @@ HELD_FLOOR = [
     pytest.param(
         [*busy(40, 0.3), *kit(40, 0, 3, 20)], [fires(35, "StanchHeldFloor")], id="the kit lists orphans"
     ),
+    pytest.param(busy(40, 0.3, waiting=1.0), [fires(39)], id="something waits in every idle moment"),
+    pytest.param(busy(40, 0.3, awake=0.0), [fires(39)], id="asleep"),
 ]
 
 
@@ -574,6 +576,15 @@ EVIDENCE = [
         },
         [fires(6), fires(23, "StanchRoleUnknown")],
         id="too few requests to tell",
+    ),
+    pytest.param(
+        {
+            "vllm:external_prefix_cache_hits_total": 0.0,
+            "vllm:request_params_max_tokens_count": 15.0,
+            'vllm:request_params_max_tokens_bucket{le="1.0"}': 0.0,
+        },
+        [fires(6), fires(23, "StanchRoleUnknown")],
+        id="it has loaded nothing from elsewhere",
     ),
 ]
 
