@@ -54,3 +54,20 @@ def test_nor_is_one_that_refuses_a_canary() -> None:
     result, detail = look(Rank(usage=0.01), says(500))
     assert result is Result.FAILED
     assert detail.startswith("d0: the canary failed")
+
+
+@pytest.mark.parametrize(("well", "result"), [(True, Result.FAILED), (False, Result.NO_PEER)])
+def test_a_peer_that_is_not_well_itself_says_nothing_of_the_restarted_one(well: bool, result: Result) -> None:
+    """It refuses its half of the request."""
+
+    async def scene() -> tuple[Result, str]:
+        policy = Policy()
+        async with FakeVllm(Rank(usage=0.01)) as fake, FakeVllm(Rank()) as other, client.session() as session:
+            other.completion, other.healthy = says(500), well
+            own = Watched(Target("d0", fake.url), Role.DECODE, policy, "shop")
+            peer = Watched(Target("p0", other.url), Role.PREFILL, policy, "shop")
+            async with watching([own], policy) as live:
+                return await verified(live, session, Role.DECODE, [own], [peer], policy.floor_ratio)
+
+    said, detail = asyncio.run(scene())
+    assert (said, "through p0" in detail) == (result, True)

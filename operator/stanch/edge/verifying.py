@@ -38,26 +38,29 @@ async def verified(
             return Result.FAILED, wrong
     if not peers:
         return Result.NO_PEER, "a canary was answered; no live peer was there to prove a transfer with"
-    broke, unknown, works = [], [], 0
+    broke, unknown, works = list[str](), list[str](), list[str]()
     # One at a time: each is judged by counters that another probe would move.
     for watched in own:
         for peer in peers:
             pair = (peer, watched) if role is Role.DECODE else (watched, peer)
             found = await Probe(session, *pair, timeout_seconds=_PROBE_SECONDS, key=live.key).run()
-            works += found.end is End.WORKS
-            if found.end is End.BROKE:
+            if found.end is End.WORKS:
+                works.append(peer.target.name)
+            # A peer that has just gone, or is not well itself, says nothing of the one that was restarted.
+            elif found.end is End.BROKE and await engine.healthy(session, peer.base):
                 broke.append(f"through {peer.target.name}: {found.why}")
-            elif found.end is End.UNKNOWN:
+            else:
                 unknown.append(f"through {peer.target.name}: {found.why}")
     if broke:
         return Result.FAILED, "; ".join(broke)
     if not works:
         return Result.NO_PEER, f"a canary was answered; a transfer could not be proved {'; '.join(unknown)}"
-    return Result.OK, f"a canary was answered, and a transfer worked with {_count(peers)}"
+    return Result.OK, f"a canary was answered, and a transfer worked with {_named(works)}"
 
 
-def _count(peers: Sequence[Watched]) -> str:
-    return peers[0].target.name if len(peers) == 1 else f"each of {len(peers)} live peers"
+def _named(peers: Sequence[str]) -> str:
+    different = sorted(set(peers))
+    return different[0] if len(different) == 1 else f"each of {len(different)} live peers"
 
 
 async def _unwell(
