@@ -156,7 +156,6 @@ def test_kinds_that_were_applied_by_hand(release: Release) -> None:
     release.install(crds={"install": False})
     release.uninstall()
     release.install("--take-ownership")
-    release.until_acting()
 
 
 def test_some_namespaces_only(release: Release, namespace: Namespace) -> None:
@@ -174,6 +173,26 @@ def test_some_namespaces_only(release: Release, namespace: Namespace) -> None:
     scene.leak()
     assert outcome(scene.ended()) == ("Resolved", "Restarted")
     scene.let_go("d0")
+
+
+def test_two_releases_side_by_side(release: Release) -> None:
+    """Each for itself: with names, namespaces and Leases of their own; the second without the kinds. When the
+    first goes, the second goes on."""
+    release.install(watchNamespaces=[release.namespace.name])
+    first = release.until_acting()
+    where = Namespace(release.cluster, f"{release.namespace.name}-b")
+    where.make()
+    try:
+        second = Release(release.cluster, where, "other")
+        second.install(watchNamespaces=[where.name], crds={"install": False}, fullnameOverride="other")
+        acting = second.until_acting()
+        assert release.until_acting() == first
+        release.uninstall()
+        assert second.until_acting() == acting
+        assert second.webhook()["service"]["namespace"] == where.name
+        second.uninstall()
+    finally:
+        where.remove()
 
 
 def may(cluster: Cluster, who: str, verb: str, resource: str, namespace: str) -> bool:
