@@ -131,7 +131,7 @@ def complete(
 
 
 def prefill_only(
-    url: str, prompt: str, *, request_id: str | None = None, timeout_s: float = 60
+    url: str, prompt: str, *, request_id: str | None = None, rank: int | None = None, timeout_s: float = 60
 ) -> dict[str, Any]:
     """Have the prefill engine compute the prompt; return the kv_transfer_params to read its blocks with."""
     ask = {
@@ -143,7 +143,13 @@ def prefill_only(
         "remote_port": None,
     }
     answer = complete(
-        url, prompt, max_tokens=1, request_id=request_id, kv_transfer_params=ask, timeout_s=timeout_s
+        url,
+        prompt,
+        max_tokens=1,
+        request_id=request_id,
+        kv_transfer_params=ask,
+        rank=rank,
+        timeout_s=timeout_s,
     ).answer(timeout_s)
     if answer.status != 200 or not answer.body.get("kv_transfer_params"):
         raise NoAnswerError(f"prefill answered {answer.status}: {str(answer.body)[:300]}")
