@@ -10,6 +10,8 @@ import asyncio
 import json
 import sys
 from collections import Counter
+from pathlib import Path
+from tempfile import mkdtemp
 
 from bench.page_server import address
 from stanch.core.policy import Policy
@@ -43,7 +45,11 @@ async def _scrape(targets: list[Target], interval: float, counts: Counter[str]) 
 
 async def _main(targets: int, port: int, interval: float, detect: bool, prometheus: str) -> None:
     counts: Counter[str] = Counter()
-    wanted = Wanted(prometheus, "bench") if prometheus else None
+    wanted = None
+    if prometheus:
+        table = Path(mkdtemp(prefix="stanch-bench-")) / "table.yaml"
+        table.write_text(f"- url: {prometheus}\n")
+        wanted = Wanted(prometheus, "bench", table=table)
     addresses = [Target(f"decode-{i}", f"http://{address(i)}:{port}") for i in range(targets)]
     if detect:
         policy = Policy(interval_seconds=interval)

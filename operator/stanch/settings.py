@@ -34,7 +34,7 @@ class Settings:
     its tls.crt and tls.key; None: it makes its own (STANCH_WEBHOOK_CERT_DIR), of webhook_seconds each
     (STANCH_WEBHOOK_CERT_SECONDS). webhook_config, webhook_service: names of its
     MutatingWebhookConfiguration and its Service (STANCH_WEBHOOK_CONFIG, STANCH_WEBHOOK_SERVICE).
-    prometheus_table: the file of credentials of Prometheus servers (STANCH_PROMETHEUS_TABLE;
+    prometheus_table: the file of Prometheus servers that LeakWatches may name (STANCH_PROMETHEUS_TABLE;
     docs/prometheus.md).
     host, port: of /metrics, /healthz and /readyz (STANCH_HTTP_HOST, STANCH_HTTP_PORT; port 0: a free one).
     alerts_port: on that host, for Alertmanager; 0: no alerts are taken (STANCH_ALERTS_PORT).

@@ -37,6 +37,7 @@ class World:
     operator: Operator
     plain: str
     guarded: str
+    silent: str
     folder: Path
 
 
@@ -53,7 +54,6 @@ def world(stanch: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             "basicAuth": {"username": "stanch", "passwordFile": str(folder / "password")},
         }
     ]
-    (folder / "table.yaml").write_text(json.dumps(table))
     web = {
         "tls_server_config": {"cert_file": str(authority.pair), "key_file": str(authority.pair)},
         "basic_auth_users": {"stanch": HASH},
@@ -63,7 +63,9 @@ def world(stanch: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         prometheus(folder / "guarded", found_by(folder, "team", "replica_of"), port=port, web=web),
         operating(stanch, folder, STANCH_PROMETHEUS_TABLE=str(folder / "table.yaml")) as operator,
     ):
-        yield World(operator, plain, guarded, folder)
+        silent = f"http://127.0.0.1:{free_port()}"
+        (folder / "table.yaml").write_text(json.dumps([{"url": plain}, {"url": silent}, *table]))
+        yield World(operator, plain, guarded, silent, folder)
 
 
 def found_by(folder: Path, namespace: str, pod: str) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def test_with_credentials_and_labels_of_ones_own_an_engine_is_restarted(scene: S
 
 
 def test_a_watch_says_what_is_wrong_and_goes_on_when_it_is_put_right(scene: Scene, world: World) -> None:
-    scene.watch(**by(f"http://127.0.0.1:{free_port()}"))
+    scene.watch(**by(world.silent))
     wait_for("unreachable", lambda: scene.condition("Ready") == "False PrometheusUnreachable", PATIENCE_S)
     scene.leak()
     # Nobody sees it.
@@ -133,6 +135,9 @@ def test_a_watch_says_what_is_wrong_and_goes_on_when_it_is_put_right(scene: Scen
     wait_for("no series", lambda: scene.condition("Ready") == "False NoSeries", PATIENCE_S)
     scene.watch(**by(f"{world.guarded}/"))
     wait_for("no series there", lambda: scene.condition("Ready") == "False NoSeries", PATIENCE_S)
+    # What the operator's admin has not listed is not asked, whoever writes the watch.
+    scene.watch(**by(f"{world.plain}/elsewhere"))
+    wait_for("not allowed", lambda: scene.condition("Ready") == "False PrometheusNotAllowed", PATIENCE_S)
     assert scene.incidents() == []
     scene.watch(**by(world.plain))
     assert outcome(scene.ended()) == ("Resolved", "Released")

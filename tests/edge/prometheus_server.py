@@ -133,6 +133,11 @@ class FakePrometheus:
         self._server.server_close()
 
 
+def allowing(folder: Path, *urls: str) -> Path:
+    """An administrator's table of these, without credentials."""
+    return _written(folder / "allowed.yaml", [{"url": url} for url in urls])
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.units import paced
 from tests.edge.fake_vllm import FakeVllm
-from tests.edge.prometheus_server import FakePrometheus, Reply, Series, scraped, vector
+from tests.edge.prometheus_server import FakePrometheus, Reply, Series, allowing, scraped, vector
 
 pytestmark = pytest.mark.unit
 row = pytest.param
@@ -105,13 +107,15 @@ class Scene:
 async def scene(interval: float = INTERVAL) -> AsyncIterator[Scene]:
     async with FakeVllm() as engine:
         made: list[Scene] = []
-        with FakePrometheus(lambda query: made[0].answer(query)) as fake:
+        with FakePrometheus(lambda query: made[0].answer(query)) as fake, TemporaryDirectory() as folder:
             s = Scene(engine, fake)
             made.append(s)
             policy = Policy(interval_seconds=interval, canary_seconds=1.0).with_hold(20.0)
             s.watched = [Watched(Target("d0", engine.url), Role.DECODE, policy, "shop")]
             async with client.session() as session, Scraper([], interval, clock=s.clock) as scraper:
-                s.source = Prometheus(Wanted(fake.url, "shop", timeout_seconds=2), scraper, interval, s.clock)
+                table = allowing(Path(folder), fake.url)
+                wanted = Wanted(fake.url, "shop", timeout_seconds=2, table=table)
+                s.source = Prometheus(wanted, scraper, interval, s.clock)
                 s.live = Live([], s.source, session, policy, s.clock)
                 try:
                     yield s

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from stanch.edge import prometheus_client
 from stanch.edge.prometheus_client import Answer, Client, PrometheusError
 from tests.edge.authority import Authority
-from tests.edge.prometheus_server import FakePrometheus, Reply, free_port, vector
+from tests.edge.prometheus_server import FakePrometheus, Reply, allowing, free_port, vector
 
 pytestmark = pytest.mark.unit
 row = pytest.param
@@ -27,11 +28,12 @@ def error(kind: str, text: str) -> bytes:
 
 
 def ask(url: str, seconds: float = 5.0, table: Path | None = None, query: str = "up") -> Answer:
-    client = Client(url, seconds, table, time.monotonic)
-    try:
-        return client.ask(query)
-    finally:
-        client.close()
+    with TemporaryDirectory() as folder:
+        client = Client(url, seconds, table or allowing(Path(folder), url), time.monotonic)
+        try:
+            return client.ask(query)
+        finally:
+            client.close()
 
 
 def refused(url: str, seconds: float = 5.0, table: Path | None = None) -> tuple[str, str]:
@@ -227,10 +229,16 @@ def test_credentials_are_not_sent_to_another_url(tmp_path: Path, monkeypatch: py
             path = table(tmp_path, fake.url, text)
             assert refused(fake.url, table=path)[0] == "NotPrometheus"
             assert fake.asked[0].headers["Authorization"] == "Bearer secret"
-            assert thief.asked == []
-        ask(thief.url, table=path)
-        (asked,) = thief.asked
-    assert {"Authorization", "X-Scope-OrgID"} & asked.headers.keys() == set()
+        # Nor is a server asked at all that the admin has not listed: we reach more than who writes a watch.
+        assert refused(thief.url, table=path) == (
+            "PrometheusNotAllowed",
+            f"URL is not asked, since {path} has no entry for it: the operator's administrator adds "
+            "`- url: URL` to that table (the chart's prometheus.table; docs/prometheus.md)",
+        )
+        with pytest.raises(PrometheusError, match="since STANCH_PROMETHEUS_TABLE is not set") as caught:
+            Client(thief.url, 5.0, None, time.monotonic).ask("up")
+        assert caught.value.why.reason == "PrometheusNotAllowed"
+        assert thief.asked == []
 
 
 @pytest.fixture

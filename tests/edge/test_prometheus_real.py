@@ -24,7 +24,7 @@ from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.waking import ended
 from tests.edge.fake_vllm import FakeVllm, Rank, decode_evidence, prefill_evidence, until
-from tests.edge.prometheus_server import prometheus, static
+from tests.edge.prometheus_server import allowing, prometheus, static
 
 pytestmark = pytest.mark.unit
 row = pytest.param
@@ -124,7 +124,7 @@ def test_both_sources_say_the_same_of_the_same_engines(tmp_path: Path, way: str)
         async with up(engines) as watched:
             targets = {engine.url[7:]: labels_of(way, name) for name, engine in engines.items()}
             with prometheus(tmp_path, static(targets)) as url:
-                wanted = Wanted(url, "shop")
+                wanted = Wanted(url, "shop", table=allowing(tmp_path, url))
                 async with reading(watched, None) as scrape, reading(watched, wanted) as by_prometheus:
                     before = {**EXPECTED, "gone": (State.FAULT, Signature.HELD_IDLE)}
                     await true(lambda: scrape.said() == before)
@@ -160,7 +160,9 @@ def test_the_process_start_and_a_restart_come_through(tmp_path: Path) -> None:
         async with up(engines) as watched:
             targets = {engines["d0"].url[7:]: labels_of("PodMonitor", "d0")}
             with prometheus(tmp_path, static(targets)) as url:
-                async with reading(watched, Wanted(url, "shop")) as by_prometheus:
+                async with reading(
+                    watched, Wanted(url, "shop", table=allowing(tmp_path, url))
+                ) as by_prometheus:
                     await true(lambda: by_prometheus.said().get("d0", (None,))[0] is State.FAULT)
                     scrape = by_prometheus.live.newest("d0")
                     assert scrape is not None
@@ -184,7 +186,9 @@ def test_a_role_that_nobody_said_is_told_by_the_metrics(tmp_path: Path) -> None:
             ]
             targets = {engine.url[7:]: labels_of("PodMonitor", name) for name, engine in engines.items()}
             with prometheus(tmp_path, static(targets)) as url:
-                async with reading(watched, Wanted(url, "shop")) as by_prometheus:
+                async with reading(
+                    watched, Wanted(url, "shop", table=allowing(tmp_path, url))
+                ) as by_prometheus:
 
                     def roles() -> dict[str, Role]:
                         return {name: one.role for name, one in by_prometheus.verdicts().items()}
@@ -202,7 +206,9 @@ def test_a_relabelling_that_drops_a_needed_family_is_named(tmp_path: Path) -> No
         async with up(engines) as watched:
             targets = {engines["d0"].url[7:]: labels_of("PodMonitor", "d0")}
             with prometheus(tmp_path, static(targets, [drop])) as url:
-                async with reading(watched, Wanted(url, "shop")) as by_prometheus:
+                async with reading(
+                    watched, Wanted(url, "shop", table=allowing(tmp_path, url))
+                ) as by_prometheus:
                     found: dict[str, str | None] = {}
 
                     def named() -> bool:
@@ -222,7 +228,9 @@ def test_a_prometheus_that_ends_and_comes_back(tmp_path: Path) -> None:
             targets = {engines["d0"].url[7:]: labels_of("PodMonitor", "d0")}
             with prometheus(tmp_path, static(targets)) as url:
                 async with AsyncExitStack() as stack:
-                    reader = await stack.enter_async_context(reading(watched, Wanted(url, "shop")))
+                    reader = await stack.enter_async_context(
+                        reading(watched, Wanted(url, "shop", table=allowing(tmp_path, url)))
+                    )
                     await true(lambda: reader.said().get("d0", (None,))[0] is State.HEALTHY)
                     stack_of_reader = stack.pop_all()
             async with stack_of_reader:
@@ -257,7 +265,7 @@ def test_what_people_write_into_a_watch_is_one_label_for_prometheus(tmp_path: Pa
         async with FakeVllm() as engine:
             with prometheus(tmp_path, static({engine.url[7:]: target})) as url:
                 mine = list(places([Target("d0.x", engine.url)]).values())
-                wanted = Wanted(url, "shop", matchers=(("odd", odd),))
+                wanted = Wanted(url, "shop", table=allowing(tmp_path, url), matchers=(("odd", odd),))
                 loop = asyncio.get_running_loop()
                 found: list[Any] = []
 
@@ -270,7 +278,7 @@ def test_what_people_write_into_a_watch_is_one_label_for_prometheus(tmp_path: Pa
                     assert time.monotonic() < deadline
                     await asyncio.sleep(0.2)
                 assert {one["metric"]["odd"] for one in found} == {odd}
-                other = Wanted(url, "shop", matchers=(("odd", odd + "x"),))
+                other = Wanted(url, "shop", table=allowing(tmp_path, url), matchers=(("odd", odd + "x"),))
                 assert await loop.run_in_executor(None, asked, url, query(WAYS[0], other, mine)) == []
 
     asyncio.run(script())
@@ -292,7 +300,9 @@ def test_two_prometheuses_of_one_kind_are_told_apart(tmp_path: Path) -> None:
             }
             watched = [Watched(Target("d0", engine.url), Role.DECODE, POLICY, "shop")]
             with prometheus(tmp_path, static(targets)) as url:
-                async with reading(watched, Wanted(url, "shop")) as by_prometheus:
+                async with reading(
+                    watched, Wanted(url, "shop", table=allowing(tmp_path, url))
+                ) as by_prometheus:
                     await true(lambda: by_prometheus.said().get("d0", (None,))[0] is State.FAULT)
                     scrape = by_prometheus.live.newest("d0")
                     assert scrape is not None

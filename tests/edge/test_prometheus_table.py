@@ -1,4 +1,4 @@
-"""The admin's table of credentials: for which URL they are, and what is said of a table that is wrong."""
+"""The admin's table of servers: which URL may be asked, and how; what is said of a wrong one."""
 
 from __future__ import annotations
 
@@ -37,16 +37,19 @@ def test_credentials_of_each_kind(tmp_path: Path) -> None:
 - url: http://plain:9090
 """,
     )
-    mimir = credentials(path, URL)
+    mimir, thanos = credentials(path, URL), credentials(path, "http://thanos.monitoring:10902/")
+    assert mimir is not None
+    assert thanos is not None
     assert dict(mimir.headers) == {"Authorization": "Bearer abc.def", "X-Scope-OrgID": "gpu|web"}
     assert (mimir.basic, mimir.ca_file, mimir.any) == (None, str(tmp_path / "ca.crt"), True)
-    thanos = credentials(path, "http://thanos.monitoring:10902/")
     assert thanos.basic == (b"stanch", "se cret ü".encode())
     assert "cret" not in repr(thanos)
     assert "abc" not in repr(mimir)
     assert credentials(path, "http://plain:9090") == Credentials()
     (tmp_path / "token").write_text("renewed")
-    assert dict(credentials(path, URL).headers)["Authorization"] == "Bearer renewed"
+    renewed = credentials(path, URL)
+    assert renewed is not None
+    assert dict(renewed.headers)["Authorization"] == "Bearer renewed"
 
 
 @pytest.mark.parametrize(
@@ -66,12 +69,13 @@ def test_credentials_of_each_kind(tmp_path: Path) -> None:
 )
 def test_credentials_go_to_their_url_only(tmp_path: Path, url: str, same: bool) -> None:
     path = table(tmp_path, f'- {{url: "{URL}", headers: {{X-Scope-OrgID: a}}}}\n')
-    assert credentials(path, url).any is same
+    assert (credentials(path, url) is not None) is same
 
 
-def test_there_are_none_without_a_table_or_in_an_empty_one(tmp_path: Path) -> None:
-    assert credentials(None, URL) == Credentials()
-    assert credentials(table(tmp_path, ""), URL) == credentials(table(tmp_path, "[]\n"), URL) == Credentials()
+def test_nothing_is_asked_without_a_table_or_by_an_empty_one(tmp_path: Path) -> None:
+    assert credentials(None, URL) is None
+    assert credentials(table(tmp_path, ""), URL) is None
+    assert credentials(table(tmp_path, "[]\n"), URL) is None
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def test_a_token_that_is_none(tmp_path: Path, held: bytes | None, said: str) -> 
     assert said in str(caught.value)
     if shown := (held or b"")[:40].decode(errors="ignore"):
         assert shown not in str(caught.value)
-    assert credentials(path, "http://another") == Credentials(), "nothing is read for others"
+    assert credentials(path, "http://another") is None, "nothing is read for others"
 
 
 def test_an_authority_that_is_not_there(tmp_path: Path) -> None:

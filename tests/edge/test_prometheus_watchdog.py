@@ -18,7 +18,7 @@ from stanch.edge.findings import Finding, Mark
 from stanch.edge.foresight import foresee
 from tests.edge.fake_kit import FakeKit, entry
 from tests.edge.fake_vllm import FakeVllm, until
-from tests.edge.prometheus_server import FakePrometheus, Reply, prometheus, static
+from tests.edge.prometheus_server import FakePrometheus, Reply, allowing, prometheus, static
 from tests.edge.small_cluster import NAMESPACE, SmallCluster
 from tests.edge.test_watchdog import RESTART, Scene
 
@@ -35,7 +35,9 @@ def play(path: Path, script: Callable[[Scene, str], Awaitable[None]], *, kit: bo
             cluster.pod("d0", engine)
             labels = {"namespace": NAMESPACE, "pod": "d0", "container": "vllm"}
             with prometheus(path / "prometheus", static({engine.url[7:]: labels})) as url:
-                await asyncio.wait_for(script(Scene(cluster, engine), url), 120)
+                scene = Scene(cluster, engine)
+                scene.prometheus_table = allowing(path, url)
+                await asyncio.wait_for(script(scene, url), 120)
 
     asyncio.run(whole())
 
@@ -104,7 +106,7 @@ def test_a_prometheus_without_the_engines_says_what_was_looked_for(tmp_path: Pat
 async def doctor(s: Scene) -> list[Finding]:
     watch = LeakWatch.model_validate(s.cluster.objects["leakwatches", "shop"])
     async with Cluster(s.cluster.config, own_namespace="stanch-system") as cluster:
-        return await examination.of_watch(cluster, watch)
+        return await examination.of_watch(cluster, watch, prometheus_table=s.prometheus_table)
 
 
 def test_plan_and_doctor_read_by_the_same_code(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_plan_and_doctor_read_by_the_same_code(tmp_path: Path) -> None:
         assert f"{url} has readings of 1 of 1 engines" in [one.says for one in found]
         assert about("metrics") == [("shop/d0", Mark.OK)], "the engine itself must be reached too"
         async with Cluster(s.cluster.config, own_namespace="stanch-system") as cluster:
-            foreseen = await foresee(cluster, NAMESPACE, "shop", None, canary=False)
+            foreseen = await foresee(cluster, NAMESPACE, "shop", None, canary=False, table=s.prometheus_table)
         (unit,) = foreseen.units
         assert (unit.unit, [step.name.value for step in unit.steps][:2]) == (
             "shop/d0",
@@ -140,9 +142,15 @@ def test_doctor_says_what_is_wrong_with_prometheus(tmp_path: Path) -> None:
             cluster.pod("d0", engine)
             with FakePrometheus(lambda _: Reply(b"", 401)) as fake:
                 cluster.watch(**by_prometheus(fake.url))
-                found = await doctor(Scene(cluster, engine))
-        (said,) = [one for one in found if one.check == "prometheus"]
-        assert (said.about, said.mark) == ("shop/shop", Mark.FAIL)
-        assert said.says.startswith("Unauthorized: ")
+                scene = Scene(cluster, engine)
+                for table, reason in (
+                    (allowing(tmp_path, fake.url), "Unauthorized: "),
+                    (None, "PrometheusNotAllowed: "),
+                ):
+                    scene.prometheus_table = table
+                    found = await doctor(scene)
+                    (said,) = [one for one in found if one.check == "prometheus"]
+                    assert (said.about, said.mark) == ("shop/shop", Mark.FAIL)
+                    assert said.says.startswith(reason)
 
     asyncio.run(asyncio.wait_for(script(), 60))

@@ -119,7 +119,7 @@ def test_readings_from_elsewhere_are_another_watchdog_s(tmp_path: Path) -> None:
             return str(conditions[0].get("reason"))
 
         async with s.supervisor():
-            await until(lambda: ready() == "PrometheusUnreachable", 40)
+            await until(lambda: ready() == "PrometheusNotAllowed", 40)
             del watch["spec"]["source"], watch["spec"]["prometheus"]
             await until(lambda: ready() == "Watching", 40)
 

@@ -23,6 +23,7 @@ from stanch_connector import contract
 from tests.edge.fake_api import refusal
 from tests.edge.fake_kit import FakeKit, entry
 from tests.edge.fake_vllm import FakeVllm, Rank, until
+from tests.edge.prometheus_server import allowing
 from tests.edge.small_cluster import SmallCluster
 
 pytestmark = pytest.mark.unit
@@ -38,6 +39,7 @@ class Scene:
         self.engine = engine
         self.leads = True
         self.log = io.StringIO()
+        self.prometheus_table: Path | None = None
 
     @asynccontextmanager
     async def watchdog(self) -> AsyncIterator[Watchdog]:
@@ -47,7 +49,14 @@ class Scene:
         async with Cluster(
             self.cluster.config, own_namespace="stanch-system", instance="operator-1", clock=clock
         ) as cluster:
-            dog = Watchdog(cluster, telemetry, watch, clock, lambda: self.leads)
+            dog = Watchdog(
+                cluster,
+                telemetry,
+                watch,
+                clock,
+                lambda: self.leads,
+                prometheus_table=self.prometheus_table,
+            )
             task = asyncio.create_task(dog.run())
             try:
                 yield dog
@@ -258,8 +267,23 @@ def test_a_pod_that_changed_since_it_was_listed_is_looked_at_again(tmp_path: Pat
     play(tmp_path, script)
 
 
-def test_a_watch_whose_prometheus_does_not_answer_says_so_and_believes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("listed", "reason", "message"),
+    [
+        (True, "PrometheusUnreachable", "http://127.0.0.1:9: the connection was refused"),
+        (
+            False,
+            "PrometheusNotAllowed",
+            "http://127.0.0.1:9 is not asked, since STANCH_PROMETHEUS_TABLE is not",
+        ),
+    ],
+    ids=["silent", "not-allowed"],
+)
+def test_a_watch_whose_prometheus_does_not_answer_says_so_and_believes_nothing(
+    tmp_path: Path, listed: bool, reason: str, message: str
+) -> None:
     async def script(s: Scene) -> None:
+        s.prometheus_table = allowing(tmp_path, "http://127.0.0.1:9") if listed else None
         s.cluster.watch(source="Prometheus", prometheus={"url": "http://127.0.0.1:9"})
 
         def ready() -> dict[str, str]:
@@ -268,11 +292,11 @@ def test_a_watch_whose_prometheus_does_not_answer_says_so_and_believes_nothing(t
             return found[0] if found else {}
 
         async with s.watchdog():
-            await until(lambda: ready().get("reason") == "PrometheusUnreachable", 30)
+            await until(lambda: ready().get("reason") == reason, 30)
             turns = s.cluster.seen.count("GET pods")
             await until(lambda: s.cluster.seen.count("GET pods") > turns + 3, 30)
         assert ready()["status"] == "False"
-        assert ready()["message"] == "http://127.0.0.1:9: the connection was refused"
+        assert ready()["message"].startswith(message)
         status = s.cluster.objects["leakwatches", "shop"]["status"]
         assert [(one["engines"], one["blind"]) for one in status["roles"]] == [(1, 1)]
         assert ("/metrics" in s.engine.paths, s.cluster.incidents) == (False, [])

@@ -125,8 +125,8 @@ class Alerts(Part):
 
 class Prometheus(Part):
     table: list[Raw] = []
-    """The servers that get credentials: {url, bearerTokenFile, basicAuth: {username, passwordFile}, caFile,
-    headers}. Files are those of the Secret below, as /etc/stanch/prometheus/KEY."""
+    """The servers that LeakWatches may name, and no others: {url, bearerTokenFile, basicAuth: {username,
+    passwordFile}, caFile, headers}. Files are those of the Secret below, as /etc/stanch/prometheus/KEY."""
     secret: NameOrNone = ""
     """A Secret that you have made."""
 

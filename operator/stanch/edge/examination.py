@@ -134,7 +134,7 @@ async def of_watch(
     cluster: Cluster, watch: LeakWatch, key: kit.Key = kit.no_key, prometheus_table: Path | None = None
 ) -> list[Finding]:
     """Of one watch and of each pod that it selects. key: reads the engines' API key; raises FileError.
-    prometheus_table: of credentials."""
+    prometheus_table: the admin's."""
     meta = watch.metadata
     found = [diagnosis.mode(watch)]
     wanted = wanted_of(watch, prometheus_table)

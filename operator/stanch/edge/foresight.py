@@ -43,7 +43,8 @@ async def foresee(
     table: Path | None = None,
 ) -> Foresight:
     """seconds: to watch for before planning, None for one look. canary: whether one may be sent, where the
-    watch allows it. table: of credentials of Prometheus servers. Raises ClusterError, ValidationError."""
+    watch allows it. table: of the Prometheus servers that may be asked. Raises ClusterError,
+    ValidationError."""
     watch = LeakWatch.model_validate(await cluster.watch(namespace, name))
     wanted = wanted_of(watch, table)
     async with (

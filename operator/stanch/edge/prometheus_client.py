@@ -29,6 +29,7 @@ UNAUTHORIZED = "Unauthorized"
 REFUSED = "QueryRefused"
 NOT_PROMETHEUS = "NotPrometheus"
 NO_CREDENTIALS = "CredentialsUnreadable"
+NOT_ALLOWED = "PrometheusNotAllowed"
 
 
 class PrometheusError(Exception):
@@ -74,6 +75,8 @@ class Client:
             own = credentials(self._table, self._url)
         except FileError as error:
             raise PrometheusError(NO_CREDENTIALS, str(error)) from None
+        if own is None:
+            raise PrometheusError(NOT_ALLOWED, _not_allowed(url, self._table))
         if self._connect is None or own != self._with:
             self.close()
             self._connect, self._with = self._connected(url, own), own
@@ -173,6 +176,14 @@ class Client:
 
     def _error(self, reason: str, what: str) -> PrometheusError:
         return PrometheusError(reason, f"{self._url} {what}")
+
+
+def _not_allowed(url: str, table: Path | None) -> str:
+    where = "STANCH_PROMETHEUS_TABLE is not set" if table is None else f"{table} has no entry for it"
+    return (
+        f"{url} is not asked, since {where}: the operator's administrator adds `- url: {url}` to that table "
+        "(the chart's prometheus.table; docs/prometheus.md)"
+    )
 
 
 @dataclass(frozen=True, slots=True)

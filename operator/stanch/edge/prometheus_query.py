@@ -46,7 +46,7 @@ WAYS: Final = (
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a LeakWatch wants of a Prometheus. ways: the labels to try, in order. engine: the label of the
-    rank where it is not vLLM's own, else "". table: the admin's, of credentials (prometheus_table.py)."""
+    rank where it is not vLLM's own, else "". table: the admin's (prometheus_table.py)."""
 
     url: str
     namespace: str

@@ -1,8 +1,8 @@
-"""The admin's table of Prometheus servers that want credentials (STANCH_PROMETHEUS_TABLE).
+"""The admin's table of the Prometheus servers that a LeakWatch may name (STANCH_PROMETHEUS_TABLE).
 
-Credentials go to a URL of this file and nowhere else: whoever may write a LeakWatch chooses where its
-readings come from, and must not choose where a token is sent. The file and what it names are read at each
-use, so a token that is renewed is used from then on.
+Only a URL of this file is asked, with the credentials that stand beside it: whoever may write a LeakWatch
+must choose neither where a token is sent nor what the operator, which reaches more than they do, asks. The
+file and what it names are read at each use, so a token that is renewed is used from then on.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ class Credentials:
         return bool(self.headers or self.basic)
 
 
-def credentials(table: Path | None, url: str) -> Credentials:
-    """For that URL by the table as it is now; none where it is not in it. Raises FileError, which names file
-    and line."""
+def credentials(table: Path | None, url: str) -> Credentials | None:
+    """For that URL by the table as it is now; None where it is not in it, and so is not to be asked. Raises
+    FileError, which names file and line."""
     if table is None:
-        return Credentials()
+        return None
     wanted = normal(url)
     servers = load(table, Table, _checked, list_in="servers").servers
     entry = next((one for one in servers if normal(one.url) == wanted), None)
     if entry is None:
-        return Credentials()
+        return None
     headers = dict(entry.headers)
     if entry.bearer_token_file is not None:
         token = _secret(entry.bearer_token_file).strip()

@@ -53,7 +53,7 @@ class _Running:
 
 class Supervisor:
     """namespaces: those whose watches count; empty for all. api_keys: directory of the engines' keys.
-    prometheus_table: the admin's, of credentials."""
+    prometheus_table: the admin's."""
 
     def __init__(
         self,

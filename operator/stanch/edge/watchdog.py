@@ -57,7 +57,7 @@ class WatchGoneError(Exception):
 
 class Watchdog:
     """One per LeakWatch, in the elected process. leads: whether it may act right now. key: reads the engines'
-    API key. prometheus_table: the admin's, of credentials.
+    API key. prometheus_table: the admin's.
 
     selected: names of the pods that the watch meant in its last turn; None before the first.
     """

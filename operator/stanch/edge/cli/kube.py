@@ -62,7 +62,7 @@ def prometheus_option(command: F) -> F:
         "--prometheus-table",
         type=click.Path(path_type=Path),
         envvar="STANCH_PROMETHEUS_TABLE",
-        help="The operator's table of Prometheus servers that want credentials (docs/prometheus.md).",
+        help="The operator's table of Prometheus servers that may be asked (docs/prometheus.md).",
     )(command)
 
 
