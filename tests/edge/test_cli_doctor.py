@@ -74,6 +74,17 @@ def test_permissions() -> None:
         (Mark.FAIL, "service account a/b may not create pods/eviction"),
     ]
     assert [one.mark for one in diagnosis_access.permissions("it", [], [])] == [Mark.OK]
+    nodes = [one for one in NEEDED if one.resource == "nodes"]
+    (less,) = diagnosis_access.permissions("it", nodes, [], "shop")
+    assert (less.mark, "rbac.nodes true" in less.todo) == (Mark.WARN, True)
+    (nothing,) = diagnosis_access.permissions("service account a/b", [*NEEDED], [])
+    assert (nothing.mark, "is Stanch installed" in nothing.says) == (Mark.FAIL, True)
+    assert "--service-account" in nothing.todo
+    elsewhere = [one for one in NEEDED if not one.own]
+    (one,) = diagnosis_access.permissions("it", elsewhere, [], "lab")
+    assert (one.mark, "may do nothing in namespace lab" in one.says) == (Mark.FAIL, True)
+    (every,) = diagnosis_access.permissions("it", elsewhere, [])
+    assert (every.mark, every.todo) == (Mark.UNKNOWN, "with watchNamespaces: look at each with -n")
     (_, more) = diagnosis_access.permissions("it", [], [Permission("get", "", "secrets")])
     assert (more.mark, more.says) == (Mark.WARN, "it may also get secrets: Stanch never does")
 

@@ -118,6 +118,7 @@ CAUSES = [
             None,
             1,
             "refused: the cluster does not know the kinds of stanch.dev: "
+            "they come with the chart: helm install (docs/install.md); with crds.install false "
             "kubectl apply --server-side -f crds/",
             id="no-kinds",
         ),

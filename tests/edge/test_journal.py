@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
+import logging
+import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 
 from stanch.core.history import Ending, Incident, StepName, StepOutcome, Trigger
 from stanch.edge.changes import changes
-from stanch.edge.journal import Journal, note, record
+from stanch.edge.journal import Journal, LibraryLog, note, record
 from tests.edge.incidents import T, done, made, stuck
 
 pytestmark = pytest.mark.unit
@@ -186,3 +190,50 @@ class TestJournal:
             assert journal.lost == 2
         journal.write(note("info", "x", T, "3"))
         assert journal.lost == 3
+
+
+@pytest.fixture
+def library() -> Iterator[tuple[logging.Logger, io.StringIO]]:
+    """A library's logger, and the operator's log."""
+    stream, logger = io.StringIO(), logging.getLogger("kopf.of-a-test")
+    handler = LibraryLog(Journal(stream))
+    logger.addHandler(handler)
+    yield logger, stream
+    logger.removeHandler(handler)
+
+
+def test_what_a_library_logs_is_a_line_of_the_log(library: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = library
+    logger.info("nobody asks for this")
+    logger.warning("one %s", "two\nlines")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logger.exception("it failed")
+    logger.error("Request attempt #1/9 failed; will retry: GET https://10.96.0.1:443/apis -> Too many")
+    warned, failed, again = [json.loads(line) for line in stream.getvalue().splitlines()]
+    wanted = {"schema": "stanch.log/1", "event": "library", "logger": "kopf.of-a-test", "trace": None}
+    assert warned.items() >= {**wanted, "level": "warning", "message": "one two\nlines"}.items()
+    assert (failed["level"], failed["message"]) == ("error", "it failed")
+    assert failed["trace"].endswith("ValueError: why")
+    assert again["level"] == "info"
+
+
+def test_words_that_do_not_fit_stop_nobody(
+    library: tuple[logging.Logger, io.StringIO], capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger, stream = library
+    (handler,) = logger.handlers
+    # pytest's own handler would raise.
+    handler.handle(logger.makeRecord(logger.name, logging.WARNING, "", 1, "%s and %s", ("one",), None))
+    logger.warning("after it")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["after it"]
+    assert "not enough arguments" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="kopf needs Python 3.11")
+def test_kopf_still_says_so_when_it_asks_again() -> None:
+    from kopf._cogs.clients import api
+
+    source = inspect.getsource(api.request)
+    assert [words in source for words in ("; will retry: ", "; will re-authenticate: ")] == [True, True]

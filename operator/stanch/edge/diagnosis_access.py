@@ -6,18 +6,27 @@ from collections.abc import Sequence
 
 from stanch.api.names import GROUP
 from stanch.edge.findings import Finding, Mark
-from stanch.edge.permissions import Permission, policy_name
+from stanch.edge.permissions import NEEDED, Permission, policy_name
 from stanch.edge.units import Object
 from stanch.edge.units_raw import rows, text, texts
 
 
-def permissions(account: str, absent: Sequence[Permission], excess: Sequence[Permission]) -> list[Finding]:
-    """absent: what the account needs and may not, by resource; excess: what it may and never needs."""
-    todo = "helm upgrade with rbac.create true (docs/install.md)"
+def permissions(
+    account: str, absent: Sequence[Permission], excess: Sequence[Permission], namespace: str | None = None
+) -> list[Finding]:
+    """absent: what the account needs and may not in that namespace (None: in all of them by one right), by
+    resource; excess: what it may and never needs."""
+    if set(absent) >= set(NEEDED):
+        said = f"{account} may do nothing that the operator does: is Stanch installed, and by that name?"
+        todo = "helm install (docs/install.md), or name it: --operator-namespace and --service-account"
+        return [Finding("cluster", "permission", Mark.FAIL, said, todo)]
+    if set(absent) >= _WORK:
+        return [_nothing(account, namespace)]
     found: list[Finding] = []
     for what, verbs in _by_resource(absent).items():
         said = f"{account} may not {', '.join(verbs)} {what}"
-        found.append(Finding("cluster", "permission", Mark.FAIL, said, todo))
+        mark, todo = _LESS.get(what, (Mark.FAIL, "helm upgrade with rbac.create true (docs/install.md)"))
+        found.append(Finding("cluster", "permission", mark, said, todo))
     if not absent:
         said = f"{account} may do all that the operator does"
         found = [Finding("cluster", "permission", Mark.OK, said)]
@@ -28,6 +37,27 @@ def permissions(account: str, absent: Sequence[Permission], excess: Sequence[Per
             Finding("cluster", "permission", Mark.WARN, said, "give the operator an account of its own")
         )
     return found
+
+
+# What it does where it watches. Nodes are in no namespace, and it works without them.
+_WORK = {one for one in NEEDED if not one.own and one.resource != "nodes"}
+_LESS = {
+    "nodes": (
+        Mark.WARN,
+        "helm upgrade with rbac.nodes true; without it a drain may be done in vain (docs/install.md)",
+    )
+}
+
+
+def _nothing(account: str, namespace: str | None) -> Finding:
+    if namespace is None:
+        said = f"{account} has no rights in all namespaces at once, so whether in those that it watches"
+        return Finding(
+            "cluster", "permission", Mark.UNKNOWN, said, "with watchNamespaces: look at each with -n"
+        )
+    said = f"{account} may do nothing in namespace {namespace} that the operator does there"
+    todo = "helm upgrade with it among watchNamespaces, or with rbac.create true (docs/install.md)"
+    return Finding("cluster", "permission", Mark.FAIL, said, todo)
 
 
 def policy(account: str | None, found: Object | None, binding: Object | None) -> Finding:

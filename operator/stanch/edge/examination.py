@@ -16,7 +16,16 @@ from stanch.edge import client, diagnosis, diagnosis_access, diagnosis_deploymen
 from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, ObjectRef
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.live import Live, watching
-from stanch.edge.permissions import DEPLOYING, LEASE, NEEDED, UNWANTED, Permission, lacking, policy_name
+from stanch.edge.permissions import (
+    DEPLOYING,
+    INSTALL_KINDS,
+    LEASE,
+    NEEDED,
+    UNWANTED,
+    Permission,
+    lacking,
+    policy_name,
+)
 from stanch.edge.prometheus_query import Wanted, wanted_of
 from stanch.edge.survey import Surveyor
 from stanch.edge.targets import Watched
@@ -67,7 +76,7 @@ async def _permissions(
         return [Finding("cluster", "permission", Mark.UNKNOWN, str(error), todo)]
     excess = [one for one in UNWANTED if allowed[one]]
     who = "this account" if service_account is None else "service account " + "/".join(service_account)
-    return diagnosis_access.permissions(who, lacking(allowed), excess)
+    return diagnosis_access.permissions(who, lacking(allowed), excess, namespace)
 
 
 async def _policy(cluster: Cluster, service_account: tuple[str, str] | None) -> Finding:
@@ -99,8 +108,8 @@ async def watches_of(cluster: Cluster, namespace: str | None) -> tuple[list[Leak
         listing = await cluster.watches(namespace)
         await cluster.incidents(namespace)
     except NotFound:
-        todo = "kubectl apply --server-side -f crds/"
-        return [], [Finding("cluster", "kinds", Mark.FAIL, f"the kinds of {GROUP} are not installed", todo)]
+        said = f"the kinds of {GROUP} are not installed"
+        return [], [Finding("cluster", "kinds", Mark.FAIL, said, INSTALL_KINDS)]
     except ClusterError as error:
         return [], [Finding("cluster", "kinds", Mark.UNKNOWN, str(error))]
     read, found = list[LeakWatch](), list[Finding]()
@@ -122,9 +131,8 @@ async def deployments_of(cluster: Cluster, namespace: str | None) -> list[Findin
     try:
         listing = await cluster.deployments(namespace)
     except NotFound:
-        todo = "kubectl apply --server-side -f crds/"
         said = f"the kind {DISAGG_DEPLOYMENT.kind} is not installed"
-        return [Finding("cluster", "kinds", Mark.FAIL, said, todo)]
+        return [Finding("cluster", "kinds", Mark.FAIL, said, INSTALL_KINDS)]
     except ClusterError as error:
         return [Finding("cluster", "deployment", Mark.UNKNOWN, str(error))]
     return [diagnosis_deployments.deployment(raw) for raw in listing.items]

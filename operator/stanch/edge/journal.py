@@ -6,10 +6,11 @@ The records are pure; one writer puts them on a stream. docs/telemetry.md has th
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import TextIO
+from typing import Final, TextIO
 
 from stanch.core.history import Ending, Step, StepOutcome, Stuck
 from stanch.edge.changes import Change, Kind
@@ -129,3 +130,31 @@ class Journal:
                     self._stream.flush()
                 except (OSError, ValueError):
                     self.lost += 1
+
+
+class LibraryLog(logging.Handler):
+    """What libraries log, as lines of the journal: whoever reads the log meets no other form in it."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(logging.WARNING)
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            level, message = _level_of(record), record.getMessage()
+        except Exception:
+            # Its words do not fit their arguments.
+            self.handleError(record)
+            return
+        trace = logging.Formatter().formatException(record.exc_info) if record.exc_info else None
+        self._journal.write(note(level, "library", record.created, message, logger=record.name, trace=trace))
+
+
+# kopf 1.45.2 (`_cogs/clients/api.py`) calls it an error when it asks the API server again.
+_KOPF_AGAIN: Final = ("; will retry: ", "; will re-authenticate: ")
+
+
+def _level_of(record: logging.LogRecord) -> str:
+    if record.name.startswith("kopf.") and any(words in str(record.msg) for words in _KOPF_AGAIN):
+        return "info"
+    return "error" if record.levelno >= logging.ERROR else "warning"

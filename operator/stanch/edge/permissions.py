@@ -14,6 +14,11 @@ from stanch.api.names import DISAGG_DEPLOYMENT, GROUP, LEAK_INCIDENT, LEAK_WATCH
 # The Lease by which several operators elect the active one.
 LEASE: Final = "stanch"
 _ACCOUNT: Final = "stanch"
+# `kubectl apply -f crds` would stand in the way of a `helm install` that comes after it.
+INSTALL_KINDS: Final = (
+    "they come with the chart: helm install (docs/install.md); with crds.install false "
+    "kubectl apply --server-side -f crds/"
+)
 
 
 def policy_name(account: str | None) -> str:

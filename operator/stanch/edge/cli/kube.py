@@ -75,6 +75,7 @@ def sentence(error: ClusterError) -> str:
     """What the API server said, for people: of an object that it does not take, which field is wrong."""
     from stanch.api.names import GROUP
     from stanch.edge.cluster import NotFound
+    from stanch.edge.permissions import INSTALL_KINDS
 
     wrong = [
         f"{cause['field']}: {cause.get('message', '')}"
@@ -85,7 +86,7 @@ def sentence(error: ClusterError) -> str:
         return "; ".join(wrong)
     if isinstance(error, NotFound) and not error.status:
         # A path that no API serves is answered in plain text.
-        return f"the cluster does not know the kinds of {GROUP}: kubectl apply --server-side -f crds/"
+        return f"the cluster does not know the kinds of {GROUP}: {INSTALL_KINDS}"
     return str(error)
 
 

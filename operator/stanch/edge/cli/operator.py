@@ -46,8 +46,6 @@ def operator(kubeconfig: str | None) -> int:
         settings = Settings.read()
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
-    # kopf logs what it does; only what went wrong there is for people.
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     try:
         asyncio.run(_run(kubeconfig, settings))
     except (ClusterError, ServeError, FileError) as error:
@@ -61,7 +59,7 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
     from stanch.edge.cluster import Cluster
     from stanch.edge.deployments import Deployments, Kit
     from stanch.edge.handlers import Hearing
-    from stanch.edge.journal import Journal
+    from stanch.edge.journal import Journal, LibraryLog
     from stanch.edge.live import Clock
     from stanch.edge.news import News
     from stanch.edge.supervisor import Supervisor
@@ -73,7 +71,10 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     clock = Clock()
-    telemetry = Telemetry(Journal(sys.stdout), clock)
+    journal = Journal(sys.stdout)
+    # kopf and others log what they do; only what went wrong there is for people.
+    logging.basicConfig(level=logging.WARNING, handlers=[LibraryLog(journal)])
+    telemetry = Telemetry(journal, clock)
     cluster = Cluster(
         kubeconfig,
         own_namespace=settings.namespace,
