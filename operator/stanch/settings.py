@@ -28,8 +28,8 @@ class Settings:
     watch_namespaces: those whose LeakWatches count; empty for all (STANCH_WATCH_NAMESPACES, with commas).
     identity: this process among those that stand for election (STANCH_IDENTITY, else the host's name and a
     random part: two processes of one name would both believe that they lead).
-    kit_image, kit_pull_policy: of the kit's init container (STANCH_KIT_IMAGE, STANCH_KIT_PULL_POLICY);
-    without an image no kit is put into any pod.
+    kit_image, kit_pull_policy: of the kit's image (STANCH_KIT_IMAGE, STANCH_KIT_PULL_POLICY); without an
+    image no kit is put into any pod. kit_image_volume: pods mount it (STANCH_KIT_IMAGE_VOLUME).
     webhook_port: of the webhook that puts it in, 0 for none (STANCH_WEBHOOK_PORT). webhook_directory: with
     its tls.crt and tls.key; None: it makes its own (STANCH_WEBHOOK_CERT_DIR), of webhook_seconds each
     (STANCH_WEBHOOK_CERT_SECONDS). webhook_config, webhook_service: names of its
@@ -55,6 +55,7 @@ class Settings:
     alerts_table: Path | None = None
     kit_image: str = ""
     kit_pull_policy: str = "IfNotPresent"
+    kit_image_volume: bool = False
     webhook_port: int = 0
     webhook_directory: Path | None = None
     webhook_seconds: int = 7 * 86400
@@ -81,6 +82,7 @@ class Settings:
             alerts_table=_path(found, "STANCH_ALERTS_TABLE"),
             kit_image=found.get("STANCH_KIT_IMAGE") or default.kit_image,
             kit_pull_policy=_pull_policy(found.get("STANCH_KIT_PULL_POLICY") or default.kit_pull_policy),
+            kit_image_volume=_yes(found, "STANCH_KIT_IMAGE_VOLUME", default.kit_image_volume),
             webhook_port=_port(found, "STANCH_WEBHOOK_PORT", default.webhook_port, "none"),
             webhook_directory=_path(found, "STANCH_WEBHOOK_CERT_DIR"),
             webhook_seconds=_lifetime(found.get("STANCH_WEBHOOK_CERT_SECONDS"), default.webhook_seconds),
@@ -103,6 +105,13 @@ def _pull_policy(text: str) -> str:
     if text not in ("Always", "IfNotPresent", "Never"):
         raise SettingsError(f"STANCH_KIT_PULL_POLICY is {text!r}: it is Always, IfNotPresent or Never")
     return text
+
+
+def _yes(found: Mapping[str, str], name: str, default: bool) -> bool:
+    text = found.get(name) or str(default).lower()
+    if text not in ("true", "false"):
+        raise SettingsError(f"{name} is {text!r}: it is true or false")
+    return text == "true"
 
 
 def _lifetime(text: str | None, default: int) -> int:

@@ -48,6 +48,7 @@ VALUES: list[tuple[str, Any, dict[str, Any], str, Any]] = [
     ("imagePullSecrets", [{"name": "p"}], {}, f"{POD}.spec.imagePullSecrets", [{"name": "p"}]),
     ("kit.image", "k:1", {}, env("STANCH_KIT_IMAGE"), "k:1"),
     ("kit.pullPolicy", "Always", {}, env("STANCH_KIT_PULL_POLICY"), "Always"),
+    ("kit.imageVolume", True, {}, env("STANCH_KIT_IMAGE_VOLUME"), "true"),
     ("fullnameOverride", "other", {}, "Deployment/other metadata.name", "other"),
     ("replicas", 2, {}, f"{DEPLOYMENT} spec.replicas", 2),
     ("watchNamespaces", ["a", "b"], {}, env("STANCH_WATCH_NAMESPACES"), "a,b"),

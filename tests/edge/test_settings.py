@@ -27,6 +27,7 @@ def test_the_webhook_and_the_kit() -> None:
         {
             "STANCH_KIT_IMAGE": "example.test/stanch:1",
             "STANCH_KIT_PULL_POLICY": "Always",
+            "STANCH_KIT_IMAGE_VOLUME": "true",
             "STANCH_WEBHOOK_PORT": "9443",
             "STANCH_WEBHOOK_CERT_DIR": "/certs",
             "STANCH_WEBHOOK_CERT_SECONDS": "60",
@@ -34,7 +35,8 @@ def test_the_webhook_and_the_kit() -> None:
             "STANCH_WEBHOOK_SERVICE": "svc",
         }
     )
-    assert (found.kit_image, found.kit_pull_policy) == ("example.test/stanch:1", "Always")
+    kit = (found.kit_image, found.kit_pull_policy, found.kit_image_volume)
+    assert kit == ("example.test/stanch:1", "Always", True)
     assert (found.webhook_port, found.webhook_directory, found.webhook_seconds) == (9443, Path("/certs"), 60)
     assert (found.webhook_config, found.webhook_service) == ("other", "svc")
 
@@ -44,6 +46,7 @@ def test_the_webhook_and_the_kit() -> None:
     [
         ("STANCH_WEBHOOK_PORT", "https"),
         ("STANCH_KIT_PULL_POLICY", "always"),
+        ("STANCH_KIT_IMAGE_VOLUME", "yes"),
         ("STANCH_WEBHOOK_CERT_SECONDS", "59"),
         ("STANCH_WEBHOOK_CERT_SECONDS", "7d"),
     ],

@@ -18,6 +18,8 @@
   value: {{ .Values.kit.image | default (include "stanch.image" .) }}
 - name: STANCH_KIT_PULL_POLICY
   value: {{ .Values.kit.pullPolicy }}
+- name: STANCH_KIT_IMAGE_VOLUME
+  value: {{ .Values.kit.imageVolume | quote }}
 {{- with .Values.webhook }}
 {{- if .enabled }}
 - name: STANCH_WEBHOOK_PORT

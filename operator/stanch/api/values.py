@@ -56,6 +56,9 @@ class Kit(Part):
     image: str = ""
     """Whole name of the image from which engines' pods take the engine kit. Empty: the operator's own."""
     pull_policy: PullPolicy = "IfNotPresent"
+    image_volume: bool = False
+    """Mount that image into engines' pods as a volume, in place of an init container that copies the kit out
+    of it. Needs Kubernetes 1.33 or later with the feature ImageVolume, and a runtime that has it."""
 
 
 class Crds(Part):

@@ -33,10 +33,12 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """What the operator was told of the image with the engine kit. image: "" where it was not."""
+    """What the operator was told of the image with the engine kit. image: "" where it was not. image_volume:
+    pods mount it, in place of an init container."""
 
     image: str
     pull_policy: str
+    image_volume: bool = False
 
 
 class Deployments:
@@ -105,7 +107,12 @@ class Deployments:
         if not raws:
             return True
         monitors = await self._cluster.making.pod_monitors()
-        place = Place(self._kit.image, self._kit.pull_policy, pod_monitors=monitors, image_volumes=False)
+        place = Place(
+            self._kit.image,
+            self._kit.pull_policy,
+            pod_monitors=monitors,
+            image_volumes=self._kit.image_volume,
+        )
         found = await self._objects(monitors)
         room = asyncio.Semaphore(_AT_ONCE)
 

@@ -40,7 +40,11 @@ async def webhook(
         )
         # Before the port is open: a review that comes earlier would find nobody whom the API server trusts.
         await keeper.look()
-    kit = KitOptions(settings.kit_image, settings.kit_pull_policy) if settings.kit_image else None
+    kit = (
+        KitOptions(settings.kit_image, settings.kit_pull_policy, image_volume=settings.kit_image_volume)
+        if settings.kit_image
+        else None
+    )
     if kit is None:
         said = "STANCH_KIT_IMAGE is not set: pods that ask for the kit start without it"
         telemetry.note("warning", "webhook", said)

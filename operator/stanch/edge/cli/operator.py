@@ -106,7 +106,7 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
                 telemetry,
                 clock,
                 lambda: election.leads,
-                Kit(settings.kit_image, settings.kit_pull_policy),
+                Kit(settings.kit_image, settings.kit_pull_policy, settings.kit_image_volume),
                 settings.watch_namespaces,
             )
             telemetry.note("info", "started", f"stanch operator {settings.identity}", port=port)
