@@ -12,7 +12,7 @@ import yaml
 from stanch.api.watch import LeakWatch
 from stanch.core.fleet import Capability, Pod, Unit, Way
 from stanch.core.sample import Role
-from stanch.edge import diagnosis, diagnosis_access, examination
+from stanch.edge import diagnosis, diagnosis_access, diagnosis_others, examination
 from stanch.edge.cluster import Cluster
 from stanch.edge.findings import Finding, Mark, exit_code, record
 from stanch.edge.kit import Facts, KitError
@@ -154,6 +154,8 @@ NOON = 1_795_953_600.0
     ("found", "now", "mark", "words"),
     [
         row(lease("stanch-a"), NOON + 10, Mark.OK, "stanch-a is active", id="active"),
+        row(lease("stanch-lift-pod-1"), NOON + 5, Mark.WARN, "keeps the Lease for 10 s more", id="lifted"),
+        row(lease("stanch-lift-pod-1"), NOON + 20, Mark.FAIL, "no operator is active", id="lifted-long-ago"),
         row(lease("stanch-a"), NOON + 700, Mark.FAIL, "stanch-a was the last one, 12 min ago", id="gone"),
         row(lease(""), NOON, Mark.FAIL, "no operator is active", id="given-up"),
         row(None, NOON, Mark.FAIL, "no operator is active", id="never"),
@@ -163,6 +165,47 @@ NOON = 1_795_953_600.0
 def test_the_operator(found: dict[str, Any] | None, now: float, mark: Mark, words: str) -> None:
     said = diagnosis.operator(found, now)
     assert (said.mark, words in said.says) == (mark, True)
+
+
+def release(where: str, watched: str = "", **spec: Any) -> dict[str, Any]:
+    env = [
+        {"name": "A", "value": "b"},
+        *([{"name": "STANCH_WATCH_NAMESPACES", "value": watched}] * bool(watched)),
+    ]
+    containers = [{"name": "operator", "env": env}]
+    return {
+        "metadata": {"namespace": where, "name": "stanch"},
+        "spec": {"template": {"spec": {"containers": containers}}, **spec},
+    }
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "namespace", "told"),
+    [
+        row("", "", None, True, id="both-all"),
+        row("", "", "shop", True, id="both-all-one-asked"),
+        row("", "shop,lab", "shop", True, id="theirs-some"),
+        row("", "lab", "shop", False, id="not-the-one-asked"),
+        row("", "lab", None, True, id="ours-all"),
+        row("shop", "", None, True, id="theirs-all"),
+        row("shop", "lab", None, False, id="side-by-side"),
+        row("shop", "lab", "shop", False, id="side-by-side-one-asked"),
+        row("shop,lab", "lab,x", None, True, id="overlap"),
+        row("shop,lab", "lab,x", "shop", False, id="overlap-elsewhere"),
+    ],
+)
+def test_another_operator(ours: str, theirs: str, namespace: str | None, told: bool) -> None:
+    both = [release("stanch-system", ours), release("ops", theirs)]
+    found = diagnosis_others.others(both, "stanch-system", namespace)
+    assert [(one.mark, "ops/stanch watches" in one.says) for one in found] == [(Mark.FAIL, True)] * told
+
+
+def test_another_operator_that_is_none() -> None:
+    assert diagnosis_others.others([release("stanch-system")], "stanch-system", None) == []
+    stopped = release("ops", replicas=0)
+    assert diagnosis_others.others([release("stanch-system"), stopped], "stanch-system", None) == []
+    # Where none of ours is found, nothing is known of what it watches.
+    assert diagnosis_others.others([release("ops")], "stanch-system", None) == []
 
 
 def watch(**spec: Any) -> LeakWatch:

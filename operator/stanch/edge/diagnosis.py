@@ -12,6 +12,7 @@ from stanch.core.report import age_text
 from stanch.edge.advice import advise
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.kit import Facts, KitError
+from stanch.edge.permissions import LIFT
 from stanch.edge.text import printable
 from stanch.edge.units import Object
 from stanch.edge.units_pod import container_named
@@ -69,6 +70,13 @@ def operator(lease: Object | None, now: float) -> Finding:
     if age > (seconds or 0):
         said = f"no operator is active: {holder} was the last one, {age_text(age)} ago"
         return Finding("cluster", "operator", Mark.FAIL, said, start)
+    if holder.startswith(LIFT):
+        said = (
+            f"no operator is active: `stanch lift` keeps the Lease for {age_text((seconds or 0) - age)} more"
+        )
+        return Finding(
+            "cluster", "operator", Mark.WARN, said, "wait: an uninstallation does that for a minute"
+        )
     return Finding("cluster", "operator", Mark.OK, f"{holder} is active")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import aiohttp
@@ -12,8 +13,17 @@ from pydantic import ValidationError
 from stanch.api.convert import policy_of
 from stanch.api.names import DISAGG_DEPLOYMENT, GROUP
 from stanch.api.watch import LeakWatch
-from stanch.edge import client, diagnosis, diagnosis_access, diagnosis_deployments, engine, kit
+from stanch.edge import (
+    client,
+    diagnosis,
+    diagnosis_access,
+    diagnosis_deployments,
+    diagnosis_others,
+    engine,
+    kit,
+)
 from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, ObjectRef
+from stanch.edge.cluster.making import DEPLOYMENTS
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.live import Live, watching
 from stanch.edge.permissions import (
@@ -55,6 +65,10 @@ async def of_cluster(
         found.append(Finding("cluster", "operator", Mark.UNKNOWN, str(error)))
     else:
         found.append(diagnosis.operator(lease, clock()))
+    # Who may not list them is told nothing of it: that is a precaution.
+    with suppress(ClusterError):
+        every = await cluster.making.listed(DEPLOYMENTS, None, diagnosis_others.SELECTOR)
+        found += diagnosis_others.others(every.items, own_namespace, namespace)
     found.append(diagnosis.stopped(await cluster.stop_reason()))
     return found
 

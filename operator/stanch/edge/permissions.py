@@ -13,6 +13,8 @@ from stanch.api.names import DISAGG_DEPLOYMENT, GROUP, LEAK_INCIDENT, LEAK_WATCH
 
 # The Lease by which several operators elect the active one.
 LEASE: Final = "stanch"
+# Begins the identity by which `stanch lift` holds that Lease.
+LIFT: Final = "stanch-lift-"
 _ACCOUNT: Final = "stanch"
 # `kubectl apply -f crds` would stand in the way of a `helm install` that comes after it.
 INSTALL_KINDS: Final = (

@@ -51,9 +51,10 @@ def lift(
     """
     from stanch.edge import lifting
     from stanch.edge.cluster import ClusterError
+    from stanch.edge.permissions import LIFT
 
     kube = kube_of(kubeconfig, context, None)
-    identity = f"stanch-lift-{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+    identity = f"{LIFT}{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
 
     async def do() -> list[Lifted]:
         async with kube.cluster(operator_namespace) as cluster:
