@@ -145,7 +145,9 @@ async def drops(fake: FakeVllm, request: web.Request) -> web.StreamResponse:
 class FakeVllm:
     """Use `async with FakeVllm(...) as fake`; it listens at fake.url. None: that route is not served."""
 
-    def __init__(self, *ranks: Rank, extra: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *ranks: Rank, extra: Sequence[str] = (), host: str = "127.0.0.1", port: int = 0
+    ) -> None:
         self.ranks = list(ranks) or [Rank()]
         self.extra = list(extra)
         self.completion: Completion = answers
@@ -162,7 +164,8 @@ class FakeVllm:
         self.paths: list[str] = []
         self.closing = asyncio.Event()
         self._runner: web.AppRunner | None = None
-        self._port = 0
+        self.host = host
+        self._port = port
 
     @property
     def rank(self) -> Rank:
@@ -170,7 +173,7 @@ class FakeVllm:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{self.host}:{self._port}"
 
     def restart(self) -> None:
         """Another process answers from now on: its counters start anew, and nothing is held."""
@@ -204,7 +207,7 @@ class FakeVllm:
         self.closing = asyncio.Event()
         self._runner = web.AppRunner(site, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True).start()
+        await web.TCPSite(self._runner, self.host, self._port, reuse_address=True).start()
         self._port = self._runner.addresses[0][1]
 
     async def down(self) -> None:

@@ -74,7 +74,7 @@ class SmallCluster(ApiServer):
         raw: Raw = {
             "metadata": {"labels": {"app": "d"}, "annotations": {}, "ownerReferences": [_OWNER]},
             "spec": {"containers": [container], "restartPolicy": restart_policy},
-            "status": {"phase": "Running", "podIP": "127.0.0.1"},
+            "status": {"phase": "Running", "podIP": engine.host},
         }
         self.put("pods", name, raw)
         self._run(raw, 0)

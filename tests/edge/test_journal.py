@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from stanch.api.convert import incident_of, status_of
+from stanch.api.incident import LeakIncident, LeakIncidentStatus
 from stanch.core.history import Ending, Incident, StepName, StepOutcome, Trigger
 from stanch.edge.changes import changes
 from stanch.edge.journal import Journal, LibraryLog, note, record
@@ -101,6 +103,25 @@ def test_each_stuck_request_is_a_line_once() -> None:
     assert [line["request"] for line in found] == ["cmpl-a", "cmpl-b??[31m"]
     assert (found[1]["peer"], found[0]["blocks"], found[0]["age_seconds"]) == ("shop/prefill-0", 10, 600.0)
     assert [line["event"] for line in lines(after, replace(after, wait=""))] == []
+
+
+def test_more_stuck_requests_than_a_status_holds_are_not_told_anew_at_every_turn() -> None:
+    """Nor is one whose id is longer than a status holds; its client chose it."""
+    many = tuple(
+        stuck("x" * 400 if number == 149 else str(number), age=float(number)) for number in range(150)
+    )
+    after = replace(CONFIRMED, stuck=many)
+    assert len([line for line in lines(made(), after) if line["event"] == "stuck-request"]) == 150
+    raw = {
+        "metadata": {"name": after.name, "namespace": "shop"},
+        "spec": {"podRef": {"name": after.pod_name}},
+    }
+    status = status_of(after, LeakIncidentStatus())
+    read = incident_of(LeakIncident.model_validate({**raw, "status": status.model_dump(by_alias=True)}))
+    assert len(read.stuck) == 100
+    assert [line["event"] for line in lines(read, replace(read, stuck=many))] == []
+    more = replace(read, stuck=(*many, stuck("new", age=900.0)))
+    assert [line["request"] for line in lines(read, more)] == ["cmpl-new"]
 
 
 def test_what_opened_it() -> None:

@@ -33,7 +33,8 @@ from stanch.core.plan_limits import Limits, MaxUnavailable
 from stanch.core.policy import Policy
 
 _TEXT = 1024
-_MOST_STUCK = 100
+_ID = 253
+MOST_STUCK = 100
 
 
 def limits_of(watch: LeakWatch) -> Limits:
@@ -162,7 +163,7 @@ def status_of(incident: Incident, before: LeakIncidentStatus) -> LeakIncidentSta
                 )
                 for one in incident.steps
             ],
-            "stuck_requests": [_stuck_status(one) for one in stuck[:_MOST_STUCK]],
+            "stuck_requests": [_stuck_status(one) for one in stuck[:MOST_STUCK]],
             "stuck_count": len(stuck),
             "ending": incident.ending,
             "ended": _moment(incident.ended),
@@ -176,15 +177,21 @@ def status_of(incident: Incident, before: LeakIncidentStatus) -> LeakIncidentSta
 
 def _stuck_status(one: Stuck) -> StuckStatus:
     return StuckStatus(
-        id=one.id,
+        # Who sends a request chooses its id: one that is too long must not cost the incident its status.
+        id=kept_id(one.id),
         age_seconds=one.age_seconds,
         blocks=one.blocks,
         client_gone=one.client_gone,
         releasable=one.releasable,
         refusal=None if one.refusal is None else _cut(one.refusal),
-        remote_engine=one.remote_engine,
+        remote_engine=None if one.remote_engine is None else kept_id(one.remote_engine),
         peer=one.peer,
     )
+
+
+def kept_id(text: str) -> str:
+    """As much of an id as a status holds."""
+    return text[:_ID]
 
 
 def ledger_of(watch: LeakWatch, read_at: float) -> Ledger:

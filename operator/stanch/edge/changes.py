@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from stanch.api.convert import MOST_STUCK, kept_id
 from stanch.core.history import Incident, Step, Stuck
 
 
@@ -48,9 +49,11 @@ def _changes(before: Incident | None, after: Incident) -> Iterator[Change]:
             yield Change(Kind.BEGUN, after, step)
         elif (old is None or old.open) and not step.open:
             yield Change(Kind.ENDED, after, step)
-    listed = set() if before is None else {one.id for one in before.stuck}
-    for stuck in after.stuck:
-        if stuck.id not in listed:
+    listed = set() if before is None else {kept_id(one.id) for one in before.stuck}
+    # Of one that had some only the longest stuck are remembered: the others would be news at every turn.
+    told = sorted(after.stuck, key=lambda one: -one.age_seconds)[:MOST_STUCK] if listed else after.stuck
+    for stuck in told:
+        if kept_id(stuck.id) not in listed:
             yield Change(Kind.STUCK, after, stuck=stuck)
     waited = "" if before is None else reason_of(before.wait)
     if reason_of(after.wait) not in ("", waited):

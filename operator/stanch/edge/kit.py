@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from math import isfinite
 from typing import Any
 
 import aiohttp
@@ -31,6 +30,12 @@ STATE_SECONDS = 4.0
 _MOST_BYTES = 16 << 20
 # Longer than any id that vLLM makes of an X-Request-Id which a server would take.
 _MOST_CHARS = 512
+# What a LeakIncident can hold of a boot id; the kit's own has 32.
+_MOST_BOOT_ID = 128
+_MOST_RANK = 64
+# What a LeakIncident can hold of each: an age in seconds, a number of blocks.
+_MOST_AGE = 10**9
+_MOST_BLOCKS = 2**31 - 1
 
 # The key that a server wants, read anew at each use because it may rotate. Raises FileError.
 Key = Callable[[], str | None]
@@ -193,7 +198,8 @@ def _checked(reply: Reply, schema: str, *, key_given: bool) -> dict[str, Any]:
     if data["schema"] != schema:
         other = one_line(data["schema"], 60)
         raise KitError(f"its kit speaks {other}, which this version of Stanch does not know", lasting=True)
-    if not isinstance(data.get("bootId"), str) or not data["bootId"]:
+    boot_id = data.get("bootId")
+    if not isinstance(boot_id, str) or not 0 < len(boot_id) <= _MOST_BOOT_ID or not boot_id.isprintable():
         raise KitError("its kit's answer has no boot id", lasting=True)
     return data
 
@@ -226,7 +232,8 @@ def facts_of(data: Mapping[str, Any]) -> Facts:
 
 def _ids(value: object) -> dict[str, str]:
     found = value.items() if isinstance(value, dict) else ()
-    return {str(rank): own for rank, given in found if (own := _text(given)) is not None}
+    ids = {str(rank): _text(given) for rank, given in found if len(str(rank)) <= _MOST_RANK}
+    return {rank: own for rank, own in ids.items() if own is not None}
 
 
 def _truth(value: object) -> bool | None:
@@ -238,11 +245,12 @@ def _seconds(value: object) -> float | None:
     return number if number is not None and 0 < number <= DAY else None
 
 
-def _number(value: object) -> float | None:
-    """A number that is finite and not negative; a truth value is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value < 0:
+def _number(value: object, most: float = _MOST_AGE) -> float | None:
+    """A number that is finite, not negative and not above that; a truth value is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    # A whole number may be one that no float can hold.
+    return float(value) if 0 <= value <= most else None
 
 
 def lists_of(data: Mapping[str, Any]) -> Lists:
@@ -254,7 +262,7 @@ def lists_of(data: Mapping[str, Any]) -> Lists:
     found: dict[str, tuple[Entry, ...]] = {}
     for label, rank in ranks.items():
         entries = rank.get("requests") if isinstance(rank, dict) else None
-        if not isinstance(entries, list):
+        if not isinstance(entries, list) or len(label) > _MOST_RANK:
             raise KitError(f"its kit's list of rank {one_line(label, 20)} is none", lasting=True)
         # A rank that is called missing as well proves nothing.
         if label not in absent:
@@ -265,7 +273,8 @@ def lists_of(data: Mapping[str, Any]) -> Lists:
 def _entry(data: object) -> Entry:
     if not isinstance(data, dict):
         raise KitError("its kit's list has an entry that is none", lasting=True)
-    age, blocks, share = (_number(data.get(key)) for key in ("ageSeconds", "blocks", "cacheShare"))
+    age, share = (_number(data.get(key)) for key in ("ageSeconds", "cacheShare"))
+    blocks = _number(data.get("blocks"), _MOST_BLOCKS)
     texts = {key: _text(data.get(key)) for key in ("id", "schedulerId", "status")}
     truths = {key: _truth(data.get(key)) for key in ("clientGone", "leased", "pinned")}
     needed = {**texts, **truths, "ageSeconds": age, "blocks": blocks}
