@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from stanch.edge.cluster import Cluster
 from stanch.edge.journal import Journal
@@ -18,9 +19,10 @@ from stanch.edge.live import Clock
 from stanch.edge.news import News
 from stanch.edge.supervisor import Supervisor
 from stanch.edge.telemetry import Telemetry
+from tests.edge.fake_api import refusal
 from tests.edge.fake_kit import FakeKit
 from tests.edge.fake_vllm import FakeVllm, until
-from tests.edge.small_cluster import NAMESPACE, SmallCluster
+from tests.edge.small_cluster import NAMESPACE, Hook, SmallCluster
 
 pytestmark = pytest.mark.unit
 
@@ -32,11 +34,11 @@ class Scene:
         self.leads = True
 
     @asynccontextmanager
-    async def supervisor(self) -> AsyncIterator[Supervisor]:
+    async def supervisor(self, *namespaces: str) -> AsyncIterator[Supervisor]:
         clock = Clock()
         telemetry = Telemetry(Journal(self.log), clock)
         async with Cluster(self.cluster.config, clock=clock) as cluster:
-            one = Supervisor(cluster, telemetry, clock, lambda: self.leads, News())
+            one = Supervisor(cluster, telemetry, clock, lambda: self.leads, News(), namespaces)
             task = asyncio.create_task(one.run())
             try:
                 yield one
@@ -133,6 +135,73 @@ def test_a_watch_that_makes_no_sense_hinders_no_other(tmp_path: Path) -> None:
         async with s.supervisor():
             await until(s.turned, 30)
         assert "LeakWatch strange" in s.log.getvalue()
+
+    play(tmp_path, script)
+
+
+FORBIDDEN = refusal(403, "Forbidden", "may not list there")
+TROUBLE = refusal(400, "BadRequest", "not today")
+NOTHING = (200, {"metadata": {"resourceVersion": "7"}, "items": []})
+
+
+def lists_of(namespace: str, answers: dict[str, tuple[int, Any]]) -> Hook:
+    """answers: to lists in each namespace but that one."""
+
+    async def answer(request: web.Request) -> tuple[int, Any] | None:
+        where = request.path.partition("/namespaces/")[2].partition("/")[0]
+        listed = request.method == "GET" and request.path.endswith(("leakwatches", "leakincidents"))
+        return answers.get(where) if listed and where != namespace else None
+
+    return answer
+
+
+async def another_round(s: Scene, supervisor: Supervisor) -> None:
+    before = s.cluster.seen.count("GET leakincidents")
+    supervisor.watch_changed(NAMESPACE, "shop")
+    await until(lambda: s.cluster.seen.count("GET leakincidents") > before, 30)
+
+
+@pytest.mark.parametrize("answer", [FORBIDDEN, TROUBLE])
+def test_a_namespace_that_cannot_be_listed_hinders_no_other(tmp_path: Path, answer: tuple[int, Any]) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.watch()
+        s.incident("nobody-s", pod="unknown")
+        s.cluster.refuse = lists_of(NAMESPACE, {"gone": answer})
+        async with s.supervisor("gone", NAMESPACE) as supervisor:
+            await until(s.turned, 30)
+            await until(lambda: s.status("nobody-s").get("ending") == "NotWatched", 30)
+            for _ in range(3):
+                await another_round(s, supervisor)
+        told = [line for line in s.log.getvalue().splitlines() if "namespace-left-out" in line]
+        assert [("namespace gone" in line, '"warning"' in line) for line in told] == [(True, True)]
+
+    play(tmp_path, script)
+
+
+@pytest.mark.parametrize(("answer", "kept"), [(TROUBLE, True), (FORBIDDEN, False)])
+def test_who_watches_where_nothing_is_known_for_now_goes_on(
+    tmp_path: Path, answer: tuple[int, Any], kept: bool
+) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.watch()
+        answers = {"empty": NOTHING}
+        s.cluster.refuse = lists_of("", answers)
+        async with s.supervisor("empty", NAMESPACE) as supervisor:
+            await until(s.turned, 30)
+            answers[NAMESPACE] = answer
+            supervisor.watch_changed("empty", "some")
+            await until(lambda: "namespace-left-out" in s.log.getvalue(), 30)
+            await until(lambda: ("shop", "shop") not in supervisor.followed or kept, 30)
+            assert (("shop", "shop") in supervisor.followed) is kept
+
+    play(tmp_path, script)
+
+
+def test_where_no_namespace_can_be_listed_it_gives_no_sign(tmp_path: Path) -> None:
+    async def script(s: Scene) -> None:
+        s.cluster.refuse = lists_of("", {NAMESPACE: FORBIDDEN, "gone": FORBIDDEN})
+        async with s.supervisor("gone", NAMESPACE):
+            await until(lambda: "watches-not-listed" in s.log.getvalue(), 30)
 
     play(tmp_path, script)
 

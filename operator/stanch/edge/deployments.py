@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from stanch.edge.cluster import Cluster, ClusterError, NotFound
@@ -17,6 +17,7 @@ from stanch.edge.cluster.making import MADE, POD_MONITORS
 from stanch.edge.deployments_objects import SELECTOR, Object
 from stanch.edge.deployments_one import Maker, NotLeadingError
 from stanch.edge.deployments_telling import Teller
+from stanch.edge.namespaces import each
 from stanch.edge.news import News
 from stanch.edge.render import Place
 from stanch.edge.telemetry import Telemetry
@@ -91,11 +92,12 @@ class Deployments:
     async def round(self) -> bool:
         """Look at all of them once. Whether nothing is on its way. Raises ClusterError, NotLeadingError."""
         try:
-            lists = [await self._cluster.deployments(name) for name in self._namespaces]
+            lists = await each(self._namespaces, self._cluster.deployments)
         except NotFound:
             # The kind is not installed: there is nothing to do.
             return True
-        raws = [raw for one in lists for raw in one.items]
+        # The supervisor tells which cannot be listed.
+        raws = [raw for one in lists.found.values() for raw in one.items]
         silent = self.news.behind(raws, time.monotonic())
         if silent is None:
             self._telemetry.sign(NEWS, _LIMIT_SECONDS, needs_api=True)
@@ -113,7 +115,7 @@ class Deployments:
             pod_monitors=monitors,
             image_volumes=self._kit.image_volume,
         )
-        found = await self._objects(monitors)
+        found = await self._objects(lists.found, monitors)
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def one(raw: Object) -> bool:
@@ -122,13 +124,13 @@ class Deployments:
 
         return all(await asyncio.gather(*map(one, raws)))
 
-    async def _objects(self, monitors: bool) -> dict[str, list[Object]]:
+    async def _objects(self, namespaces: Iterable[str | None], monitors: bool) -> dict[str, list[Object]]:
         """All that was ever made for any of them, by namespace."""
         found: dict[str, list[Object]] = {}
         for (version, kind), resource in MADE.items():
             if resource == POD_MONITORS and not monitors:
                 continue
-            for namespace in self._namespaces:
+            for namespace in namespaces:
                 listing = await self._cluster.making.listed(resource, namespace, SELECTOR)
                 for item in listing.items:
                     one = {**item, "apiVersion": version, "kind": kind}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from stanch.core import plan_conditions
 from stanch.core.planner import unwatched
 from stanch.edge.api_keys import key_of
 from stanch.edge.cluster import Cluster, ClusterError, Listing
+from stanch.edge.namespaces import Telling, each
 from stanch.edge.news import News
 from stanch.edge.prometheus_query import wanted_of
 from stanch.edge.recording import written
@@ -76,6 +77,7 @@ class Supervisor:
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._running: dict[Key, _Running] = {}
         self._again: dict[Key, float] = {}
+        self._unlisted = Telling()
         self._unclaimed: dict[str, float] = {}
         self._wake = asyncio.Event()
 
@@ -84,6 +86,11 @@ class Supervisor:
         if (running := self._running.get((namespace, name))) is not None:
             running.dog.wake()
         self._wake.set()
+
+    @property
+    def followed(self) -> frozenset[Key]:
+        """Namespace and name of each watch that has a watchdog."""
+        return frozenset(self._running)
 
     def incident_changed(self, namespace: str) -> None:
         """Somebody made, annotated or deleted a LeakIncident there."""
@@ -110,15 +117,18 @@ class Supervisor:
                 self._telemetry.health.forget(part)
 
     async def _round(self) -> None:
-        lists = await asyncio.gather(*(self._cluster.watches(name) for name in self._namespaces))
+        watches = await each(self._namespaces, self._cluster.watches)
+        for said in self._unlisted.news(watches):
+            self._telemetry.note("warning", "namespace-left-out", said)
+        lists = watches.found.values()
         silent = self._news.behind((raw for one in lists for raw in one.items), time.monotonic())
         if silent is None:
             self._telemetry.sign(NEWS, _LIMIT_SECONDS, needs_api=True)
         else:
             self._telemetry.note("warning", "watch-silent", f"nothing is heard of LeakWatch {silent}")
-        await self._follow({_key(watch): watch for watch in self._understood(lists)})
-        listed = await asyncio.gather(*(self._cluster.incidents(name) for name in self._namespaces))
-        await self._tidy(_incidents(listed))
+        await self._follow({_key(watch): watch for watch in self._understood(lists)}, watches.unknown)
+        incidents = await each(list(watches.found), self._cluster.incidents)
+        await self._tidy(_incidents(incidents.found.values()))
 
     def _understood(self, lists: Iterable[Listing]) -> Iterable[LeakWatch]:
         for listing in lists:
@@ -133,14 +143,17 @@ class Supervisor:
                 if watch.metadata.deletion_timestamp is None:
                     yield watch
 
-    async def _follow(self, watches: Mapping[Key, LeakWatch]) -> None:
-        """A watchdog for each of these and for no other."""
+    async def _follow(self, watches: Mapping[Key, LeakWatch], unknown: Collection[str | None]) -> None:
+        """A watchdog for each of these and for no other. unknown: namespaces of which nothing is known: who
+        is there goes on."""
         for key, running in list(self._running.items()):
             watch = watches.get(key)
             done = running.task.done()
             # Other thresholds, or readings from elsewhere, are another judgement: what was held by the old
             # ones counts no more.
             if watch is not None and not done and _grounds(watch) == running.grounds:
+                continue
+            if key[0] in unknown and not done:
                 continue
             del self._running[key]
             await ended(running.task, again=_DOG_ENDS_SECONDS)
