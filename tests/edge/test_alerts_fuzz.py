@@ -38,7 +38,7 @@ def mutant(dice: random.Random) -> bytes:
     """A payload with a few things wrong, as an object or in its bytes."""
     found: Any = payload(*(alert(fingerprint=f"{n}") for n in range(dice.randint(0, 3))))
     for _ in range(dice.choice((0, 1, 1, 2, 5))):
-        _spoil(found, dice)
+        spoil(found, dice)
     # As text, so that what Python cannot write down (lone surrogates) also comes.
     raw = bytearray(json.dumps(found, ensure_ascii=dice.random() < 0.5).encode(errors="surrogatepass"))
     for _ in range(dice.choice((0, 0, 0, 1, 20))):
@@ -55,7 +55,7 @@ def mutant(dice: random.Random) -> bytes:
     return bytes(raw)
 
 
-def _spoil(data: Any, dice: random.Random) -> None:
+def spoil(data: Any, dice: random.Random) -> None:
     """Change one thing, somewhere."""
     while True:
         if not isinstance(data, (dict, list)) or not data:

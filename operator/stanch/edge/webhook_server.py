@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -18,7 +20,8 @@ PATH: Final = "/inject/v1"
 _MOST_BYTES: Final = 2 * 1024 * 1024
 # The API server waits 2 s for the whole answer.
 _BODY_SECONDS: Final = 2.0
-_HANDSHAKE_SECONDS: Final = 5.0
+_HANDSHAKE_SECONDS: Final = 2.0
+_MOST_CONNECTIONS: Final = 256
 # Longer than the API server keeps an idle connection (90 s, Go's http.DefaultTransport): it is to end them.
 _IDLE_SECONDS: Final = 120.0
 _AT_ONCE: Final = 2
@@ -26,6 +29,19 @@ _AT_ONCE: Final = 2
 _MOST_WAITING: Final = 64
 
 Answering = Callable[[bytes], Answer]
+
+
+# aiohttp logs a traceback for bytes that are no HTTP; whoever sends them must not fill our log.
+_SILENT: Final = logging.Logger("webhook", logging.CRITICAL + 1)
+
+
+def _connection(server: web.Server) -> asyncio.Protocol:
+    """A new one is always taken; where there are too many the oldest goes. So whoever holds connections takes
+    neither the API server's place, which comes back, nor all files of this process."""
+    there = server.connections  # in the order in which they came (aiohttp 3.14)
+    if len(there) >= _MOST_CONNECTIONS:
+        there[0].force_close()
+    return server()
 
 
 @asynccontextmanager
@@ -67,14 +83,22 @@ async def serving_webhook(
     application = web.Application(client_max_size=_MOST_BYTES)
     application.router.add_post(PATH, review)
     runner = web.AppRunner(
-        application, access_log=None, shutdown_timeout=_BODY_SECONDS, keepalive_timeout=_IDLE_SECONDS
+        application,
+        access_log=None,
+        logger=_SILENT,
+        shutdown_timeout=_BODY_SECONDS,
+        keepalive_timeout=_IDLE_SECONDS,
     )
     await runner.setup()
     try:
         assert runner.server is not None
         try:
             server = await asyncio.get_running_loop().create_server(
-                runner.server, host, port, ssl=tls.context, ssl_handshake_timeout=_HANDSHAKE_SECONDS
+                partial(_connection, runner.server),
+                host,
+                port,
+                ssl=tls.context,
+                ssl_handshake_timeout=_HANDSHAKE_SECONDS,
             )
         except OSError as error:
             why = error.strerror or error
