@@ -311,6 +311,23 @@ class TestTooSlow:
 
         play(script, tmp_path, bounds=self.QUICK)
 
+    @pytest.mark.parametrize("first", [b"", f"POST {ROUTE} HTTP/1.1\r\n".encode()], ids=["silent", "half"])
+    def test_those_who_hold_connections_take_nobodys_place(self, tmp_path: Path, first: bytes) -> None:
+        """Three hundred of them, held for longer than the test lasts."""
+
+        async def script(w: World) -> None:
+            crowd = []
+            for number in range(300):
+                crowd.append(await asyncio.open_connection("127.0.0.1", w.port))
+                crowd[-1][1].write(first)
+                if number % 50 == 49:
+                    assert (await w.send(payload())).code == 200
+            await until(lambda: sum(reader.at_eof() for reader, _ in crowd) >= 300 - SMALL.connections, 30)
+            for _, writer in crowd:
+                writer.close()
+
+        play(script, tmp_path, bounds=replace(SMALL, head_seconds=300.0, connection_seconds=300.0))
+
     def test_a_body_that_does_not_come(self, tmp_path: Path) -> None:
         async def script(w: World) -> None:
             got = await w.send(b"{", Content_Length="100")

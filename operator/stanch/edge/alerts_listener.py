@@ -1,8 +1,8 @@
 """Connections of strangers: a few at a time, none for long, one request on each.
 
-A connection is accepted only when there is room for it; the others wait in the kernel's queue, in their
-order. It has so many seconds for everything, from the TLS handshake on, and then it is cut off: whoever is
-slow holds up nobody for longer, and never more files are open.
+A connection has so many seconds for everything, from the TLS handshake on, and then it is cut off. Where
+there are too many, the oldest of those that have not shown yet who they are goes at once: so nobody waits for
+a place that a stranger holds, and never more files are open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Bounds:
     body_bytes: int = 1 << 20
     header_bytes: int = 8190
     headers: int = 64
-    connections: int = 32
+    connections: int = 64
     handshake_seconds: float = 3.0
     head_seconds: float = 3.0
     body_seconds: float = 5.0
@@ -57,6 +57,12 @@ class Listener:
         self._note = note
         self._certificates = certificates
         self._bounds = bounds
+        self._open: dict[asyncio.Task[None], _Connection] = {}  # the oldest first
+
+    def known(self, request: web.BaseRequest) -> None:
+        """Who sends this one has shown who they are: their connection keeps its place."""
+        if isinstance(request.protocol, _Connection):
+            request.protocol.known = True
 
     @asynccontextmanager
     async def open(self, host: str, port: int) -> AsyncIterator[tuple[int, asyncio.Future[Any]]]:
@@ -71,35 +77,40 @@ class Listener:
             raise ServeError(f"alerts cannot be taken on {host} port {port}: {why}") from None
         listener.setblocking(False)
         server = web.Server(self._answer)
-        connections: set[asyncio.Task[None]] = set()
-        accepting = asyncio.create_task(self._accept(listener, server, connections))
+        accepting = asyncio.create_task(self._accept(listener, server))
         try:
             yield listener.getsockname()[1], accepting
         finally:
             await ended(accepting)
             listener.close()
-            await ended(*connections)
+            await ended(*self._open)
 
-    async def _accept(
-        self, listener: socket.socket, server: web.Server, connections: set[asyncio.Task[None]]
-    ) -> None:
+    async def _accept(self, listener: socket.socket, server: web.Server) -> None:
         loop = asyncio.get_running_loop()
-        room = asyncio.Semaphore(self._bounds.connections)
         while True:
-            await room.acquire()
             try:
                 connection, _ = await loop.sock_accept(listener)
             except OSError as error:  # one that has gone again; or no more files may be open
-                room.release()
                 self._note("warning", "alerts-not-accepted", str(error))
                 await asyncio.sleep(1.0)
                 continue
-            task = asyncio.create_task(self._serve(connection, server))
-            connections.add(task)
-            task.add_done_callback(connections.discard)
-            task.add_done_callback(lambda _: room.release())
+            handler = _Connection(server, loop.create_future(), self._bounds, self._nonsense)
+            task = asyncio.create_task(self._serve(connection, handler))
+            self._open[task] = handler
+            task.add_done_callback(self._open.pop)
+            await asyncio.sleep(0)  # it has begun: one that is ended before that would not close what it has
+            await self._room()
 
-    async def _serve(self, connection: socket.socket, server: web.Server) -> None:
+    async def _room(self) -> None:
+        """Until no more are open than may be. The newest one stays."""
+        while len(self._open) > self._bounds.connections:
+            strangers = [task for task, one in self._open.items() if not one.known]
+            if len(strangers) > 1:
+                await ended(strangers[0])
+            else:
+                await asyncio.wait(self._open, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _serve(self, connection: socket.socket, handler: _Connection) -> None:
         """One connection, until it is over or its time is."""
         loop = asyncio.get_running_loop()
         tls = None
@@ -109,8 +120,6 @@ class Listener:
             except FileError as error:
                 self._note("error", "alerts-certificate", f"the one before stays: {error}")
             tls = self._certificates.context()
-        over = loop.create_future()
-        handler = _Connection(server, over, self._bounds, self._nonsense)
         transport: asyncio.BaseTransport | None = None
         taken = False
 
@@ -123,7 +132,7 @@ class Listener:
                 ssl=tls,
                 ssl_handshake_timeout=self._bounds.handshake_seconds if tls is not None else None,
             )
-            await over
+            await handler.over
 
         try:
             await asyncio.wait_for(whole(), self._bounds.connection_seconds)
@@ -144,7 +153,7 @@ class _Connection(web.RequestHandler):
     """aiohttp's connection (3.14), which says when it is over, and does not say which bytes it cannot read to
     whom it does not know."""
 
-    __slots__ = ("_nonsense", "_over")
+    __slots__ = ("_nonsense", "known", "over")
 
     def __init__(
         self,
@@ -167,7 +176,8 @@ class _Connection(web.RequestHandler):
             max_field_size=bounds.header_bytes,
             max_headers=bounds.headers,
         )
-        self._over = over
+        self.over = over
+        self.known = False
         self._nonsense = nonsense
 
     def handle_error(
@@ -181,5 +191,5 @@ class _Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
-        if not self._over.done():
-            self._over.set_result(None)
+        if not self.over.done():
+            self.over.set_result(None)

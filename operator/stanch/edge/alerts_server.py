@@ -104,6 +104,7 @@ class Door:
     async def _good(self, request: web.BaseRequest) -> tuple[HTTPStatus, dict[str, object]]:
         """Raises _RefusedError."""
         self._known(request)
+        self.listener.known(request)
         if request.path != ROUTE:
             raise _RefusedError(HTTPStatus.NOT_FOUND, f"there is only {ROUTE}")
         if request.method != "POST":
