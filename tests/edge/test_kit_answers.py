@@ -87,6 +87,26 @@ def test_a_rank_that_is_listed_and_missing_proves_nothing() -> None:
     assert dict(asked(server).ranks) == {}
 
 
+@pytest.mark.parametrize(
+    ("extra", "taken"),
+    [
+        row(dict.fromkeys("ab", [1.5] * 100_000), True, id="some"),
+        row({"x": [1.5] * 1_100_000}, False, id="numbers"),
+        row({"x": [[]] * 250_000}, False, id="lists"),
+        row({"x": [{}] * 250_000}, False, id="objects"),
+    ],
+)
+def test_a_body_that_would_take_much_memory_is_not_read(extra: dict[str, Any], taken: bool) -> None:
+    """It is whole and of the right schema, and shorter than a list may be."""
+    server = FakeKit(entry())
+    server.extra = extra
+    if taken:
+        assert set(asked(server).ranks) == {"0"}
+    else:
+        with pytest.raises(KitError, match="in the place of its kit is something else"):
+            asked(server)
+
+
 BAD_ENTRIES: dict[str, Any] = {
     "no-id": entry(id=None),
     "no-age": entry(ageSeconds=None),

@@ -28,6 +28,10 @@ LIST_SECONDS = 8.0
 STATE_SECONDS = 4.0
 # A list has at most 20,000 requests of some 400 bytes.
 _MOST_BYTES = 16 << 20
+# Of 16 MB of brackets Python makes half a gigabyte of lists, in seconds. A full list of the kit's has 20,000
+# objects and 320,000 commas; there may be some in the ids of requests as well.
+_MOST_OPENED = 200_000
+_MOST_COMMAS = 1_000_000
 # Longer than any id that vLLM makes of an X-Request-Id which a server would take.
 _MOST_CHARS = 512
 # What a LeakIncident can hold of a boot id; the kit's own has 32.
@@ -166,6 +170,8 @@ async def exchange(
 
 
 def _json(body: bytes) -> object:
+    if body.count(b"[") + body.count(b"{") > _MOST_OPENED or body.count(b",") > _MOST_COMMAS:
+        return None
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
