@@ -23,6 +23,16 @@ def only(body: bytes) -> EngineReading:
     return engine
 
 
+def test_labels_longer_than_any_of_an_engine_are_not_read() -> None:
+    """A million of them would be kept with the page's, and there may be another million in the next one."""
+    long = ",".join(f'a{number}=""' for number in range(100_000))
+    assert read(page(f"vllm:num_requests_running{{{long}}} 1")).problem == (
+        "the line of vllm:num_requests_running is malformed"
+    )
+    fits = ",".join(f'a{number}=""' for number in range(700))
+    assert read(page(f"vllm:num_requests_running{{{fits},{TINY}}} 3")).problem is None
+
+
 def test_every_field_of_the_table_is_a_field_of_the_reading() -> None:
     own = {field.name for field in fields(EngineReading)} - {"model", "engine", "problem"}
     assert own == {family.field for family in FAMILIES}

@@ -13,7 +13,7 @@ import pytest
 
 from stanch.api.incident import LeakIncident
 from tests.edge.fake_kit import FakeKit, entry, says
-from tests.edge.fake_vllm import FakeVllm, until
+from tests.edge.fake_vllm import FakeVllm, Rank, until
 from tests.edge.small_cluster import SmallCluster
 from tests.edge.test_watchdog import Scene
 
@@ -68,6 +68,12 @@ def is_called(label: str) -> Callable[[FakeVllm], None]:
     return lie
 
 
+def has_ranks_called(engine: FakeVllm) -> None:
+    engine.ranks = [Rank(label=digit * 400, usage=0.3) for digit in "89"]
+    engine.kit = FakeKit()
+    engine.kit.ranks = {rank.label[:64]: {"requests": [entry()]} for rank in engine.ranks}
+
+
 @pytest.mark.parametrize(
     "lie",
     [
@@ -87,6 +93,7 @@ def is_called(label: str) -> Callable[[FakeVllm], None]:
         row(answers("9" * 1_000_000), id="a-number"),
         row(has_ranks, id="ranks"),
         row(is_called("9" * 5000), id="rank-in-metrics"),
+        row(has_ranks_called, id="ranks-in-metrics"),
     ],
 )
 def test_the_other_one_is_healed(tmp_path: Path, lie: Callable[[FakeVllm], None]) -> None:

@@ -34,6 +34,7 @@ from stanch.core.policy import Policy
 
 _TEXT = 1024
 _ID = 253
+_MOST_ENGINES = 256
 MOST_STUCK = 100
 
 
@@ -152,7 +153,7 @@ def status_of(incident: Incident, before: LeakIncidentStatus) -> LeakIncidentSta
                 last_seen=_moment(incident.evidence.last_seen),
                 cause=_cut(incident.evidence.cause),
             ),
-            "engines": [EngineStatus(name=name) for name in incident.engines],
+            "engines": [EngineStatus(name=name) for name in _names(incident.engines)],
             "steps": [
                 StepStatus(
                     name=one.name,
@@ -187,6 +188,11 @@ def _stuck_status(one: Stuck) -> StuckStatus:
         remote_engine=None if one.remote_engine is None else kept_id(one.remote_engine),
         peer=one.peer,
     )
+
+
+def _names(engines: tuple[str, ...]) -> list[str]:
+    """By its labels an engine chooses its name, and how many there are."""
+    return list(dict.fromkeys(map(kept_id, engines)))[:_MOST_ENGINES]
 
 
 def kept_id(text: str) -> str:

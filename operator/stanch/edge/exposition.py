@@ -115,12 +115,23 @@ _GARBAGE = re.compile(rb"\n(?!\r?\n|[a-zA-Z_:#]|\Z)")
 Labels = tuple[tuple[str, str], ...]
 
 
-@lru_cache(maxsize=8192)
-def _labels(raw: bytes) -> tuple[str, str, Labels] | None:
-    """(model_name, engine, all labels sorted) of what stands between the braces; None where it is malformed.
+# Those of vLLM have a few hundred bytes, its configuration as labels about a thousand.
+_MOST_LABELS = 8192
+_KEPT_LABELS = 512
 
-    Kept for the label sets seen last: they are the same at every scrape.
+
+def _labels(raw: bytes) -> tuple[str, str, Labels] | None:
+    """(model_name, engine, all labels sorted) of what stands between the braces; None where it is malformed,
+    or far longer than any of an engine.
+
+    Short ones are kept for the label sets seen last: they are the same at every scrape.
     """
+    if len(raw) > _MOST_LABELS:
+        return None
+    return _kept(raw) if len(raw) <= _KEPT_LABELS else _parsed(raw)
+
+
+def _parsed(raw: bytes) -> tuple[str, str, Labels] | None:
     found: dict[str, str] = {}
     position = 0
     while position < len(raw):
@@ -133,6 +144,9 @@ def _labels(raw: bytes) -> tuple[str, str, Labels] | None:
         found[name] = _ESCAPE.sub(lambda m: "\n" if m[1] == "n" else m[1], match[2].decode())
         position = match.end()
     return _of(found)
+
+
+_kept = lru_cache(maxsize=8192)(_parsed)
 
 
 def _of(found: dict[str, str]) -> tuple[str, str, Labels]:
