@@ -167,12 +167,15 @@ def test_a_namespace_that_cannot_be_listed_hinders_no_other(tmp_path: Path, answ
         s.cluster.watch()
         s.incident("nobody-s", pod="unknown")
         s.cluster.refuse = lists_of(NAMESPACE, {"gone": answer})
+        readable: list[tuple[str, ...]] = []
         async with s.supervisor("gone", NAMESPACE) as supervisor:
+            supervisor.tell_readable = readable.append
             await until(s.turned, 30)
             await until(lambda: s.status("nobody-s").get("ending") == "NotWatched", 30)
             for _ in range(3):
                 await another_round(s, supervisor)
         told = [line for line in s.log.getvalue().splitlines() if "namespace-left-out" in line]
+        assert set(readable) == {(NAMESPACE,) if answer is FORBIDDEN else ("gone", NAMESPACE)}
         assert [("namespace gone" in line, '"warning"' in line) for line in told] == [(True, True)]
 
     play(tmp_path, script)

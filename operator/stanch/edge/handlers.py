@@ -15,6 +15,7 @@ import asyncio
 import logging
 import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -52,22 +53,34 @@ class Hearing:
         self._deployments = deployments
         self._supervisor = supervisor
         self._namespaces = namespaces
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._hear, name="kopf", daemon=True)
 
     def __enter__(self) -> Hearing:
         # One of its warnings is that signals are ours, in this thread.
         logging.getLogger("kopf").setLevel(logging.ERROR)
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._thread.start()
+        self._begin()
+        self._supervisor.tell_readable = self._hear_only
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(_LAST_SECONDS)
 
-    def _hear(self) -> None:
+    def _begin(self) -> None:
+        self._stop = threading.Event()
+        what = (self._stop, self._namespaces)
+        self._thread = threading.Thread(target=self._hear, args=what, name="kopf", daemon=True)
+        self._thread.start()
+
+    def _hear_only(self, namespaces: tuple[str, ...]) -> None:
+        """kopf (1.45) hears of none any more, once it may not watch one of them for a minute."""
+        if namespaces != self._namespaces:
+            self._stop.set()
+            self._namespaces = namespaces
+            self._begin()
+
+    def _hear(self, stop: threading.Event, namespaces: tuple[str, ...]) -> None:
         error: Exception | None = None
         try:
             asyncio.run(
@@ -77,17 +90,19 @@ class Hearing:
                     # Else it looks for the user's name, and the users of containers have none.
                     identity=cast("Any", "stanch"),
                     standalone=True,
-                    clusterwide=not self._namespaces,
-                    namespaces=self._namespaces,
-                    stop_flag=self._stop,
+                    clusterwide=not namespaces,
+                    namespaces=namespaces,
+                    stop_flag=stop,
                 )
             )
         except Exception as caught:
             error = caught
-        self._loop.call_soon_threadsafe(self._over, error)
+        # Where it was stopped another one hears, or nobody is to. The loop may have ended before it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._over, stop, error)
 
-    def _over(self, error: Exception | None) -> None:
-        if self.ended.done():
+    def _over(self, stop: threading.Event, error: Exception | None) -> None:
+        if self.ended.done() or stop.is_set():
             return
         if error is None:
             self.ended.set_result(None)

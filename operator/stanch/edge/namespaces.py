@@ -17,10 +17,14 @@ class Lists:
     failed: dict[str | None, ClusterError] = field(default_factory=dict)
 
     @property
+    def forbidden(self) -> frozenset[str | None]:
+        """They have gone, and the right with them, or the right was taken away."""
+        return frozenset(name for name, error in self.failed.items() if isinstance(error, Forbidden))
+
+    @property
     def unknown(self) -> frozenset[str | None]:
-        """Of which nothing is known for now. One that may not be listed is none of them: it has gone, and the
-        right with it, or the right was taken away."""
-        return frozenset(name for name, error in self.failed.items() if not isinstance(error, Forbidden))
+        """Of which nothing is known for now."""
+        return frozenset(self.failed) - self.forbidden
 
 
 async def each(namespaces: Sequence[str | None], ask: Callable[[str | None], Awaitable[Listing]]) -> Lists:

@@ -78,6 +78,8 @@ class Supervisor:
         self._running: dict[Key, _Running] = {}
         self._again: dict[Key, float] = {}
         self._unlisted = Telling()
+        # Told in each round which of the namespaces may be listed; set by who wants to know.
+        self.tell_readable: Callable[[tuple[str, ...]], None] = lambda _: None
         self._unclaimed: dict[str, float] = {}
         self._wake = asyncio.Event()
 
@@ -120,6 +122,7 @@ class Supervisor:
         watches = await each(self._namespaces, self._cluster.watches)
         for said in self._unlisted.news(watches):
             self._telemetry.note("warning", "namespace-left-out", said)
+        self.tell_readable(tuple(name for name in self._namespaces if name and name not in watches.forbidden))
         lists = watches.found.values()
         silent = self._news.behind((raw for one in lists for raw in one.items), time.monotonic())
         if silent is None:
