@@ -145,14 +145,16 @@ def test_a_watch_says_what_is_wrong_and_goes_on_when_it_is_put_right(scene: Scen
 
 def test_doctor_and_plan(scene: Scene, world: World) -> None:
     scene.watch(**by(world.plain)).until_watching()
-    told = said(scene, "doctor")
+    told = said(scene, world, "doctor")
     assert f"{world.plain} has readings of 2 of 2 engines" in told
-    assert "nothing to do: 2 engines read" in said(scene, "plan", "shop")
+    assert "nothing to do: 2 engines read" in said(scene, world, "plan", "shop")
 
 
-def said(scene: Scene, *arguments: str) -> str:
+def said(scene: Scene, world: World, *arguments: str) -> str:
     config = str(scene.namespace.cluster.kubeconfig)
-    command = [sys.executable, "-m", "stanch", *arguments, "-n", scene.namespace.name, "--kubeconfig", config]
+    where = ["-n", scene.namespace.name, "--kubeconfig", config]
+    table = ["--prometheus-table", str(world.folder / "table.yaml")]
+    command = [sys.executable, "-m", "stanch", *arguments, *where, *table]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.stdout, done.stderr
     return " ".join(done.stdout.split())
