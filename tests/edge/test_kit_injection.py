@@ -43,6 +43,18 @@ def container(done: Injected) -> Object:
     return found
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"command": ["vllm", "serve", "m"], "args": ["--port", 8000, "--x", None]},
+        {"command": ["sh", "-c", "vllm serve m", 8000]},
+    ],
+)
+def test_what_is_no_text_among_the_arguments_stays(start: Object) -> None:
+    """The API server refuses it, and says where; an empty text in its place would pass."""
+    assert put(template(engine(**{"args": ..., **start}))).changed
+
+
 def test_everything_that_the_kit_is() -> None:
     done = put(template())
     spec, vllm = done.template["spec"], container(done)

@@ -137,10 +137,12 @@ def take_middleware(container: Object) -> None:
         words = words_in(container, key)
         for at in reversed(range(len(words) - 1)):
             if words[at : at + 2] == [FLAG, MIDDLEWARE]:
-                container[key] = [*words[:at], *words[at + 2 :]]
+                # Of the list itself: what is no text there (a port without quotes) stays as it is.
+                container[key] = [*container[key][:at], *container[key][at + 2 :]]
                 return
         if any(_INSERTED in word for word in words):
-            container[key] = [word.replace(_INSERTED, "") for word in words]
+            every = container[key]
+            container[key] = [one.replace(_INSERTED, "") if isinstance(one, str) else one for one in every]
             return
 
 
