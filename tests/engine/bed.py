@@ -138,6 +138,12 @@ class Engine:
             key=lambda pid: named[pid],
         )
 
+    def worker_of(self, rank: int) -> int:
+        """The worker of a data-parallel rank: its engine core's child. Both ranks' are called the same."""
+        named = processes.in_group(self._group())
+        (core,) = (pid for pid, line in named.items() if line.startswith(f"VLLM::EngineCore_DP{rank}"))
+        return next(pid for pid in self.worker_pids() if processes.parent(pid) == core)
+
     def freeze_worker(self) -> None:
         """SIGSTOP every worker, as a hung device or a frozen node would; the API server goes on answering."""
         self._frozen = self.worker_pids()

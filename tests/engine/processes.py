@@ -46,6 +46,11 @@ def in_group(group: int) -> dict[int, str]:
     return found
 
 
+def parent(pid: int) -> int:
+    """Of a living process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def tail(path: Path, lines: int = 40) -> str:
     """The last lines of a log, as far as it exists."""
     try:

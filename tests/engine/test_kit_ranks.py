@@ -42,13 +42,14 @@ def test_each_rank_answers_for_itself(bed: Bed) -> None:
     # Two API-server processes by default: one start, one boot id.
     assert len({ask(decode, "state").body["bootId"] for _ in range(10)}) == 1
 
-    os.kill(decode.worker_pids()[0], signal.SIGSTOP)
+    worker = decode.worker_of(rank=0)
+    os.kill(worker, signal.SIGSTOP)
     try:
         stopped = complete(decode.url, words(20), rank=0)
         until(lambda: ask(decode).body["missingRanks"] == [0], "rank 0 hangs")
         listed = ask(decode)
     finally:
-        os.kill(decode.worker_pids()[0], signal.SIGCONT)
+        os.kill(worker, signal.SIGCONT)
     assert list(listed.body["ranks"]) == ["1"]
     assert [one["id"] for one in listed.stuck(1)] == ["cmpl-mute-9"]
     assert stopped.answer().status == 200
