@@ -112,7 +112,7 @@ class TestList:
     @pytest.mark.parametrize(
         ("answer", "words"),
         [
-            row(None, "does not know the kinds of stanch.dev: kubectl apply", id="no-kinds"),
+            row(None, "does not know the kinds of stanch.dev: they come with the chart", id="no-kinds"),
             row(
                 refusal(403, "Forbidden", "alice may not list"),
                 "alice may not list (HTTP 403)",
