@@ -152,15 +152,21 @@ def test_one_that_says_nothing_and_plain_http_hold_up_nobody() -> None:
     run(scene)
 
 
-def test_a_review_that_takes_long_leaves_the_loop_free() -> None:
-    go = threading.Event()
+def once(go: threading.Event) -> Callable[[bytes], Answer]:
+    """Answers as ever, but not before it may."""
 
     def slow(body: bytes) -> Answer:
         assert go.wait(30)
         return ANSWERING(body)
 
+    return slow
+
+
+def test_a_review_that_takes_long_leaves_the_loop_free() -> None:
+    go = threading.Event()
+
     async def scene() -> None:
-        async with served(slow) as (port, issued):
+        async with served(once(go)) as (port, issued):
             asking = [asyncio.create_task(port.ask(issued.authority)) for _ in range(5)]
             await asyncio.sleep(0)
             go.set()
@@ -172,12 +178,8 @@ def test_a_review_that_takes_long_leaves_the_loop_free() -> None:
 def test_of_too_many_at_once_some_are_sent_away() -> None:
     go = threading.Event()
 
-    def slow(body: bytes) -> Answer:
-        assert go.wait(30)
-        return ANSWERING(body)
-
     async def scene() -> None:
-        async with served(slow) as (port, issued):
+        async with served(once(go)) as (port, issued):
             asking = [asyncio.create_task(port.ask(issued.authority)) for _ in range(70)]
             done, _ = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
             assert {one.result()[0] for one in done} == {503}
