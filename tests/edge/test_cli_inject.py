@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stanch.edge.yaml_values import block
 from tests.edge.cli import Done, stanch
+from tests.edge.pod_templates import engine, template
 from tests.edge.test_manifests import BROKEN, DEPLOYMENT, SERVICE
 
 pytestmark = pytest.mark.unit
@@ -61,6 +63,12 @@ def test_the_options_reach_it(file: Path) -> None:
             ("-f", "-", "--image", "i", "--container", "x"),
             TEXT,
             65,
+            "Deployment decode: it has no container x (it has vllm)",
+        ),
+        (
+            ("-f", "-", "--image", "i", "--container", "x"),
+            SERVICE,
+            65,
             "no pod template in it has a container x",
         ),
         (("-f", "-", "--image", "i", "--connector-patch", "auto"), TEXT, 64, "'auto' is not one of"),
@@ -72,6 +80,44 @@ def test_what_is_wrong_prints_nothing_but_why(
     done = run(*arguments, stdin=stdin, STANCH_KIT_IMAGE="")
     assert (done.code, done.out) == (code, "")
     assert said in done.err
+
+
+TWO = block(
+    {
+        "kind": "Pod",
+        **template(engine(name="first"), engine(name="second")),
+        "metadata": {"name": "two"},
+    }
+)
+
+
+def test_two_engines_in_one_pod_are_an_error_until_one_is_named(file: Path) -> None:
+    """Never a kit missing where one was asked for, told by nothing but a line among others."""
+    done = run("-f", "-", "--image", "i", stdin=f"{TEXT}---\n{TWO}")
+    assert (done.code, done.out) == (65, "")
+    assert "Pod two: several of its containers start vLLM (first, second): " in done.err
+    assert "--container" in done.err
+    assert "stanch.dev/inject-container" in done.err
+    named = run("-f", "-", "--image", "i", "--container", "second", stdin=TWO)
+    assert (named.code, named.err) == (0, "stanch inject: Pod two, container second: kit put in\n")
+    # Of several templates with names of their own.
+    by_itself = TWO.replace("name: two", "name: two\n  annotations: {stanch.dev/inject-container: first}")
+    both = run("-f", "-", "--image", "i", stdin=f"{TEXT}---\n{by_itself}")
+    assert "Pod two, container first: kit put in" in both.err
+    assert "Deployment decode, container vllm: kit put in" in both.err
+    # A name that an engine's template does not have leaves that one without a kit.
+    other = run("-f", "-", "--image", "i", "--container", "second", stdin=f"{TEXT}---\n{TWO}")
+    assert (other.code, other.out) == (65, "")
+    assert "Deployment decode: it has no container second (it has vllm)" in other.err
+
+
+def test_a_kit_that_cannot_be_taken_out_is_an_error(file: Path) -> None:
+    done = run("-f", str(file), "--image", "i")
+    broken = done.out.replace('{"container"', '["container"')
+    for arguments in (("--remove",), ("--image", "i")):
+        again = run("-f", "-", *arguments, stdin=broken)
+        assert (again.code, again.out) == (65, "")
+        assert "take the kit out by hand" in again.err
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:

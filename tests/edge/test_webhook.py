@@ -119,6 +119,11 @@ def test_who_has_not_asked_is_left_alone(of: Any, more: Object) -> None:
     [
         (pod({"name": "web", "image": "nginx"}), OPTIONS, "says that it starts vLLM"),
         (pod(engine(command=["sh", "-c", "vllm serve 'x"])), OPTIONS, "its script is not understood"),
+        (
+            pod(engine(name="a"), engine(name="b")),
+            OPTIONS,
+            "several of its containers start vLLM (a, b): name",
+        ),
         (pod(engine()), None, "STANCH_KIT_IMAGE"),
         (pod(engine(), inject_connector_patch="auto"), OPTIONS, "it may be Auto, Always, Never"),
         (pod(engine(), inject_container="x"), OPTIONS, "it has no container x"),

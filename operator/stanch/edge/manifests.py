@@ -21,7 +21,7 @@ import yaml
 
 from stanch.edge.json_patch import same
 from stanch.edge.pod_places import name_at, places
-from stanch.edge.render.kit import Injected, is_in
+from stanch.edge.render.kit import Injected
 from stanch.edge.yaml_splice import SpliceError, spliced
 from stanch.edge.yaml_values import Loader, block
 
@@ -94,9 +94,8 @@ def _document(part: str, doing: Doing, where: str) -> Done:
             names.append(f"{name}, container {done.container}")
         engines += bool(done.container)
         # One without an engine is somebody else's: a router, a database.
-        head = f"{where}: {name}" if done.container else f"{where}: {name} is left as it is"
-        refused = done.container and not done.changed and not is_in(done.template)
-        (wrong if refused else notes).extend(f"{head}: {one}" for one in done.problems)
+        head = f"{where}: {name}" if done.container or done.failed else f"{where}: {name} is left as it is"
+        (wrong if done.failed else notes).extend(f"{head}: {one}" for one in done.problems)
     if wrong:
         raise ManifestError("\n".join(wrong))
     if same(made, whole):

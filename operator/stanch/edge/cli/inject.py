@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from stanch.api.names import ANNOTATION_INJECT_CONTAINER
 from stanch.edge.errors import FileError
 
 _MOST_BYTES = 16 * 1024 * 1024
@@ -20,7 +21,11 @@ _MOST_BYTES = 16 * 1024 * 1024
 @click.option(
     "--image", envvar="STANCH_KIT_IMAGE", help="Stanch's own, in which the kit is ($STANCH_KIT_IMAGE)."
 )
-@click.option("--container", help="The engine's, where it cannot be told which starts vLLM.")
+@click.option(
+    "--container",
+    help="The engine's, where it cannot be told which starts vLLM. Without it, what the "
+    f"template's annotation {ANNOTATION_INJECT_CONTAINER} names.",
+)
 @click.option(
     "--connector-patch",
     type=click.Choice(["Auto", "Always", "Never"]),
@@ -42,8 +47,8 @@ def inject(
 
     Deployments, StatefulSets, LeaderWorkerSets, DisaggregatedSets, LLMInferenceServices, Pods and the
     like, and Lists of them; all other objects, and the comments, stay as they are. What was done is told
-    on standard error. Where the kit cannot go into an engine's template nothing is printed, and the exit
-    code is 65.
+    on standard error. Where the kit cannot go into an engine's template, or it cannot be told which container
+    is the engine, nothing is printed, and the exit code is 65.
 
       helm template my-release my-chart | stanch inject -f - --image IMAGE | kubectl apply -f -
     """
@@ -51,13 +56,14 @@ def inject(
         raise click.UsageError("which image has the kit? Name it by --image (or in $STANCH_KIT_IMAGE)")
     from stanch.edge.manifests import ManifestError, changed
     from stanch.edge.render import kit
+    from stanch.edge.units_raw import annotation
 
     def doing(template: dict[str, Any]) -> kit.Injected:
         if remove:
             return kit.remove(template)
         options = kit.KitOptions(
             image or "",
-            container=container,
+            container=container or annotation(template, ANNOTATION_INJECT_CONTAINER),
             connector_patch=next((one for one in kit.PATCHES if one == connector_patch), None),
             image_volume=image_volume,
         )

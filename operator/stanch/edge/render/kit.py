@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stanch.edge.render import kit_parts, kit_transfer
-from stanch.edge.render.kit_engine import engine_of
+from stanch.edge.render.kit_engine import Untold, engine_of
 from stanch.edge.render.kit_parts import Object
 from stanch.edge.render.kit_start import (
     Start,
@@ -48,12 +48,14 @@ class KitOptions:
 @dataclass(frozen=True, slots=True)
 class Injected:
     """problems: sentences; where the kit went in (or is in), what it cannot do there; else why it did not.
-    container: the engine's; "" where the template has none that can be told."""
+    container: the engine's; "" where the template has none that can be told. failed: it has an
+    engine or a kit, and what was to be done to it was not."""
 
     template: Object
     changed: bool
     problems: tuple[str, ...] = ()
     container: str = ""
+    failed: bool = False
 
 
 def inject(template: Mapping[str, Any], options: KitOptions) -> Injected:
@@ -61,17 +63,17 @@ def inject(template: Mapping[str, Any], options: KitOptions) -> Injected:
     old = deepcopy(dict(template))
     taken = remove(old)
     if taken.problems:
-        return Injected(old, False, taken.problems, taken.container)
+        return Injected(old, False, taken.problems, taken.container, True)
     new = taken.template
     engine = engine_of(new, options.container)
-    if isinstance(engine, str):
-        return Injected(old, False, (engine,))
+    if isinstance(engine, Untold):
+        return Injected(old, False, (engine.why,), failed=engine.engines)
     name = str(engine["name"])
     start = start_of(engine)
     hindered = kit_parts.hindrances(new, engine)
     if isinstance(start, str) or hindered:
         said = [start, *hindered] if isinstance(start, str) else hindered
-        return Injected(old, False, tuple(f"container {name}: {one}" for one in said), name)
+        return Injected(old, False, tuple(f"container {name}: {one}" for one in said), name, True)
     undo = Undo(container=name, image=options.image)
     kit_parts.add_files(new, engine, options.image, options.pull_policy, options.image_volume, undo)
     kit_parts.add_environment(engine, undo)
@@ -97,11 +99,11 @@ def remove(template: Mapping[str, Any]) -> Injected:
     new = deepcopy(dict(template))
     undo = Undo.of(new)
     if not isinstance(undo, Undo):
-        return Injected(new, False, () if undo is None else (undo,))
+        return Injected(new, False) if undo is None else Injected(new, False, (undo,), failed=True)
     engine = next((one for one in containers(new) if one.get("name") == undo.container), None)
     if not isinstance(engine, dict):
         said = f"it has no container {undo.container} any more, in which its kit is: take the kit out by hand"
-        return Injected(new, False, (said,), undo.container)
+        return Injected(new, False, (said,), undo.container, True)
     kit_parts.take_files(new, undo)
     if undo.middleware:
         take_middleware(engine)
