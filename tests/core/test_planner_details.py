@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from stanch.core import plan_budget as budget
 from stanch.core.fleet import CordonMark, Fleet, Kit, Way
 from stanch.core.history import Claim, Confirmation, Ending, History, Incident, Ledger, StepName, Trigger
 from stanch.core.plan_limits import HASTE_SECONDS, UNDER_WAY_SECONDS, Limits, MaxUnavailable
@@ -76,16 +77,25 @@ def test_what_was_said_more_than_an_interval_ago_confirms_nothing() -> None:
     assert [action.verb for action in world.turn().actions] == [Verb.CORDON]
 
 
-def test_our_own_restart_is_no_blindness_and_the_cordon_holds_all_through_it() -> None:
+def test_our_own_restart_is_no_blindness() -> None:
     world = fleet(Sim("d1", leak=0.7, starts=60.0))
     while not order_of(world):
         world.run(1)
     while not world.units["d1"].up(world.now):
         world.run(1)
+    assert not waits(world, "d1") & {"Blind", "BlindFleet", "NotRunning"}
+
+
+def test_the_cordon_holds_until_the_order_to_end_is_taken() -> None:
+    world = fleet(Sim("d1", leak=0.7), Sim("d2"))
+    world.say[Verb.RESTART] = lambda _action, _world: None
+    while not order_of(world):
+        world.run(1)
+    for _ in range(8):
+        world.run(1)
         mark = world.units["d1"].cordon
         assert mark is not None
         assert world.now - mark.beat <= 20
-    assert not waits(world, "d1") & {"Blind", "BlindFleet", "NotRunning"}
 
 
 def test_a_plan_that_changes_nothing_writes_nothing() -> None:
@@ -251,6 +261,21 @@ def test_an_engine_that_was_given_back_while_nobody_looked_is_not_cordoned_again
     world.run(10)
     assert world.only().code == "Restarted"
     assert Verb.CORDON not in {verb for verb, _ in world.log[log:]}
+
+
+@pytest.mark.parametrize("asked_in_vain", [Verb.RESTART, Verb.VERIFY], ids=["on its way out", "verified"])
+def test_the_process_that_comes_after_the_order_is_not_cordoned(asked_in_vain: Verb) -> None:
+    """Its kit counts a beat only once it changes: it serves as soon as it is well, and one that changes then
+    would take it out once more."""
+    world = fleet(Sim("d1", leak=0.7, starts=20.0), Sim("d2"))
+    slow = {Verb.RESTART: "running", Verb.VERIFY: None}
+    world.say[asked_in_vain] = lambda _action, _world: slow[asked_in_vain]
+    while (asked_in_vain, "d1") not in world.log:
+        world.run(1)
+    log = len(world.log)
+    world.run(10)
+    assert Verb.CORDON not in {verb for verb, _ in world.log[log:]}
+    assert budget.has_claim(world.ledger, world.only().name)
 
 
 def test_a_canarys_yes_does_not_prove_a_stall_of_deferred_requests() -> None:

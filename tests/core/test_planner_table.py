@@ -91,7 +91,7 @@ CASES = [
         lambda: pair(d1()),
         WHOLE,
         "Restarted",
-        ["cordon", "drain", "capture", "cordon", "restart", "cordon", "verify", "lift"],
+        ["cordon", "drain", "capture", "cordon", "restart", "verify", "lift"],
     ),
     Case(
         "a leak that a release ends",
@@ -335,7 +335,7 @@ CASES = [
         lambda: pair(Sim("d1", hung=True, peers=("p1",))),
         WHOLE,
         "Restarted",
-        ["cordon", "drain", "capture", "cordon", "restart", "cordon", "verify", "lift"],
+        ["cordon", "drain", "capture", "cordon", "restart", "verify", "lift"],
     ),
     Case(
         "an idle engine that answers when it is asked again: no incident",
@@ -373,7 +373,7 @@ CASES = [
         lambda: pair(d1(engines=tuple(f"d1/{rank}" for rank in range(8)))),
         WHOLE,
         "Restarted",
-        ["cordon", "drain", "capture", "cordon", "restart", "cordon", "verify", "lift"],
+        ["cordon", "drain", "capture", "cordon", "restart", "verify", "lift"],
     ),
 ]
 

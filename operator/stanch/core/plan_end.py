@@ -68,7 +68,7 @@ def restart(scene: Scene, incident: Incident, unit: Unit) -> Incident:
     if (said is not None and said.state in ("failed", "refused", "ignored")) or lost:
         why_not = "no restart came of the order" if said is None or lost else said.reason or said.state
         return incident.finish(StepOutcome.FAILED, why_not, scene.now).begin(StepName.CONFIRM, scene.now)
-    _keep_if_alive(scene, incident, unit)
+    _keep_while_it_runs(scene, incident, unit, command)
     scene.wait(unit.key, Reason.UNDER_WAY, "it restarts", incident)
     return incident
 
@@ -89,7 +89,7 @@ def _come_back(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         return _of_this_run(done, unit).begin(StepName.VERIFY, scene.now)
     if past > COME_BACK_SECONDS:
         return _failed(scene, incident, f"it did not come back within {COME_BACK_SECONDS:.0f} s")
-    _keep_if_alive(scene, incident, unit)
+    _keep_claim(scene, incident)
     scene.wait(unit.key, Reason.UNDER_WAY, "it starts", incident)
     return incident
 
@@ -108,11 +108,19 @@ def _of_this_run(incident: Incident, unit: Unit) -> Incident:
     return replace(incident, pod_uid=pod.uid, container_id=pod.container_id, boot_id=boot_id(pod, None))
 
 
-def _keep_if_alive(scene: Scene, incident: Incident, unit: Unit) -> None:
-    """Renew a cordon that lives; one that has run out has given the engine back, and is not put again."""
-    scene.ledger = budget.renewed(scene.ledger, incident.name, scene.now)
-    if scene.cordon_lives(incident, unit):
+def _keep_while_it_runs(scene: Scene, incident: Incident, unit: Unit, order_id: str) -> None:
+    """Renew the cordon of a process that has not taken the order to end. One that has takes no requests, and
+    a cordon that has run out is not put again."""
+    _keep_claim(scene, incident)
+    runs = any(pod.healthy and (pod.kit is None or order_id not in pod.kit.outcomes) for pod in unit.pods)
+    if runs and scene.cordon_lives(incident, unit):
         scene.keep_cordon(incident, unit)
+
+
+def _keep_claim(scene: Scene, incident: Incident) -> None:
+    """Of a process that has just started the cordon is not renewed: its kit counts only a beat that changes
+    (docs/engine-kit.md), so it serves since it is well, and would be taken out once more."""
+    scene.ledger = budget.renewed(scene.ledger, incident.name, scene.now)
 
 
 def _failed(scene: Scene, incident: Incident, why: str, code: str = "") -> Incident:
@@ -193,7 +201,7 @@ def verify(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         why_end = f"after the restart it is not well, tried {VERIFY_TRIES} times: {why_not}"
         scene.ledger = budget.tripped(scene.ledger, f"{incident.name}: {why_end}", scene.now)
         return _failed(scene, tried, why_end, "NotVerified")
-    _keep_if_alive(scene, incident, unit)
+    _keep_claim(scene, incident)
     if past >= pause:
         scene.act(Verb.VERIFY, incident, unit, key, engines=unit.engines, peers=scene.live_peers(unit))
     scene.wait(unit.key, Reason.UNDER_WAY, "it is verified", incident)
