@@ -13,6 +13,7 @@ import yaml
 from stanch.api.generate import KINDS
 from stanch.edge import diagnosis_access
 from stanch.edge.findings import Mark
+from stanch.edge.permissions import Guard
 from tests.bed.helm import CHART, Object, helm, template
 from tests.cluster.charts import (
     ALL,
@@ -156,14 +157,15 @@ def test_another_name_and_namespace() -> None:
     } in hook["namespaceSelector"]["matchExpressions"]
 
 
-def test_the_admission_policy_is_what_doctor_looks_for() -> None:
+@pytest.mark.parametrize("guard", Guard)
+def test_the_admission_policies_are_what_doctor_looks_for(guard: Guard) -> None:
     found = rendered({})
     policy, binding = (
-        at(found, f"{kind}/stanch-pods")
+        at(found, f"{kind}/stanch-{guard.value}")
         for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     )
     account = "system:serviceaccount:stanch-system:stanch"
-    assert diagnosis_access.policy(account, policy, binding).mark is Mark.OK
+    assert diagnosis_access.policy(account, guard, policy, binding).mark is Mark.OK
 
 
 def test_the_webhook_holds_nobody_up() -> None:

@@ -16,7 +16,7 @@ from stanch.edge import diagnosis, diagnosis_access, diagnosis_others, examinati
 from stanch.edge.cluster import Cluster
 from stanch.edge.findings import Finding, Mark, exit_code, record
 from stanch.edge.kit import Facts, KitError
-from stanch.edge.permissions import DEPLOYING, NEEDED, Permission, lacking, policy_name
+from stanch.edge.permissions import DEPLOYING, NEEDED, Guard, Permission, guards, lacking, policy_name
 from tests.bed import manifests
 from tests.edge.fake_api import FakeApi, refusal
 from tests.edge.fake_kit import FakeKit, entry
@@ -27,6 +27,7 @@ from tests.edge.test_cli_incidents import run
 pytestmark = pytest.mark.unit
 row = pytest.param
 
+REVIEWS = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
 RIGHTS = Path(__file__).parents[2] / "charts/stanch/files/rights"
 
 
@@ -101,29 +102,31 @@ def test_the_rights_for_disaggdeployments_are_all_there_or_none() -> None:
 ACCOUNT = "system:serviceaccount:stanch-system:stanch"
 
 
-def admission() -> tuple[dict[str, Any], dict[str, Any]]:
+def admission(guard: Guard) -> tuple[dict[str, Any], dict[str, Any]]:
     """A policy and its binding, as far as is looked at (those of the chart: tests/cluster/test_chart.py)."""
     means = [{"name": "by-stanch", "expression": f"request.userInfo.username == '{ACCOUNT}'"}]
     return {"spec": {"matchConditions": means}}, {
-        "spec": {"policyName": "stanch-pods", "validationActions": ["Deny"]}
+        "spec": {"policyName": f"stanch-{guard.value}", "validationActions": ["Deny"]}
     }
 
 
-def test_an_admission_policy_that_holds() -> None:
-    found, binding = admission()
-    assert diagnosis_access.policy(ACCOUNT, found, binding).mark is Mark.OK
+@pytest.mark.parametrize("guard", Guard)
+def test_an_admission_policy_that_holds(guard: Guard) -> None:
+    found, binding = admission(guard)
+    assert diagnosis_access.policy(ACCOUNT, guard, found, binding).mark is Mark.OK
     # Of who asks as the operator itself the name is not known.
-    assert diagnosis_access.policy(None, found, binding).mark is Mark.OK
+    assert diagnosis_access.policy(None, guard, found, binding).mark is Mark.OK
     # Another account has a policy of another name.
-    said = diagnosis_access.policy("system:serviceaccount:ops:heal", None, None)
-    assert "there is no ValidatingAdmissionPolicy heal-pods" in said.says
+    said = diagnosis_access.policy("system:serviceaccount:ops:heal", guard, None, None)
+    assert f"there is no ValidatingAdmissionPolicy heal-{guard.value}" in said.says
 
 
+@pytest.mark.parametrize("guard", Guard)
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        row({"found": None}, "there is no ValidatingAdmissionPolicy stanch-pods:", id="no-policy"),
-        row({"binding": None}, "no ValidatingAdmissionPolicyBinding stanch-pods:", id="no-binding"),
+        row({"found": None}, "there is no ValidatingAdmissionPolicy stanch-{}:", id="no-policy"),
+        row({"binding": None}, "no ValidatingAdmissionPolicyBinding stanch-{}:", id="no-binding"),
         row({"found": None, "binding": None}, "ValidatingAdmissionPolicyBinding", id="neither"),
         row({"actions": ["Audit"]}, "no Deny among the binding's validationActions", id="only-audited"),
         row(
@@ -133,14 +136,30 @@ def test_an_admission_policy_that_holds() -> None:
         ),
     ],
 )
-def test_an_admission_policy_that_does_not_hold(what: dict[str, Any], words: str) -> None:
-    found, binding = admission()
+def test_an_admission_policy_that_does_not_hold(what: dict[str, Any], words: str, guard: Guard) -> None:
+    found, binding = admission(guard)
     binding["spec"]["validationActions"] = what.get("actions", ["Deny"])
     said = diagnosis_access.policy(
-        what.get("account", ACCOUNT), what.get("found", found), what.get("binding", binding)
+        what.get("account", ACCOUNT), guard, what.get("found", found), what.get("binding", binding)
     )
-    assert (said.mark, words in said.says) == (Mark.WARN, True), said.says
+    assert (said.mark, words.format(guard.value) in said.says) == (Mark.WARN, True), said.says
+    assert ("pod's image" in said.says) is (guard is Guard.PODS)
     assert "admissionPolicy.enabled" in said.todo
+
+
+@pytest.mark.parametrize(
+    ("may", "wanted"),
+    [
+        row(None, [Guard.PODS, Guard.WORKLOADS], id="not-known"),
+        row({*NEEDED, *DEPLOYING}, [Guard.PODS, Guard.WORKLOADS], id="all"),
+        row({*NEEDED}, [Guard.PODS], id="makes-no-deployments"),
+        row({one for one in NEEDED if one.own}, [Guard.PODS, Guard.WORKLOADS], id="rights-elsewhere"),
+        row(set(), [], id="not-installed"),
+    ],
+)
+def test_which_admission_policies_matter(may: set[Permission] | None, wanted: list[Guard]) -> None:
+    allowed = None if may is None else {one: one in may for one in (*NEEDED, *DEPLOYING)}
+    assert [*guards(allowed)] == wanted
 
 
 def lease(holder: str, renewed: str = "2026-11-29T12:00:00.000000Z") -> dict[str, Any]:
@@ -421,25 +440,42 @@ def test_data() -> None:
 def test_a_cluster_without_the_kinds(tmp_path: Path) -> None:
     api = FakeApi()
     api.answers["GET /version"] = (200, {"gitVersion": "v1.29.0"})
-    reviews = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
-    api.answers[reviews] = (201, {"status": {"allowed": True}})
+    api.answers[REVIEWS] = (201, {"status": {"allowed": True}})
     done = run(api, tmp_path, "--output", "json", command="doctor")
     states = {one["check"]: one["state"] for one in done.objects}
     assert (done.code, done.err) == (2, "")
     assert states["version"] == "fail"
     assert states["kinds"] == "fail"
     assert states["operator"] == "fail"
-    assert states["policy"] == "warn"
-    spec = next(body["spec"] for key, body in api.asked if key == reviews)
+    policies = [(one["state"], one["says"]) for one in done.objects if one["check"] == "policy"]
+    assert [state for state, _ in policies] == ["warn", "warn"]
+    assert all(
+        name in says for name, (_, says) in zip(("stanch-pods", "stanch-workloads"), policies, strict=True)
+    )
+    spec = next(body["spec"] for key, body in api.asked if key == REVIEWS)
     assert spec["user"] == "system:serviceaccount:stanch-system:stanch"
     assert "system:serviceaccounts:stanch-system" in spec["groups"]
+
+
+def test_before_anything_is_installed(tmp_path: Path) -> None:
+    """What there is to do is to install it: nothing is said of values of a release that there is not."""
+    api = FakeApi()
+    api.answers["GET /version"] = (200, {"gitVersion": "v1.35.4"})
+    api.answers[REVIEWS] = (201, {"status": {"allowed": False}})
+    done = run(api, tmp_path, "--output", "json", command="doctor")
+    assert done.code == 2
+    todo = {one["check"]: one["todo"] or "" for one in done.objects}
+    assert "policy" not in todo
+    assert not any("upgrade" in one for one in todo.values())
+    assert "helm install" in todo["permission"]
+    assert "helm install" in todo["kinds"]
+    assert not any("admissionregistration" in key for key, _ in api.asked)
 
 
 def test_an_admission_policy_that_may_not_be_read(tmp_path: Path) -> None:
     api = FakeApi()
     api.answers["GET /version"] = (200, {"gitVersion": "v1.35.4"})
-    reviews = "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"
-    api.answers[reviews] = (201, {"status": {"allowed": True}})
+    api.answers[REVIEWS] = (201, {"status": {"allowed": True}})
     kinds = [
         {"name": "validatingadmissionpolicies", "kind": "ValidatingAdmissionPolicy", "namespaced": False},
         {
@@ -452,15 +488,18 @@ def test_an_admission_policy_that_may_not_be_read(tmp_path: Path) -> None:
     api.answers[f"GET {group}"] = (200, {"resources": kinds})
     for one in kinds:
         refused = refusal(403, "Forbidden", f'User "jane" cannot get resource "{one["name"]}"')
-        api.answers[f"GET {group}/{one['name']}/{policy_name(None)}"] = refused
-    (said,) = [
+        for guard in Guard:
+            api.answers[f"GET {group}/{one['name']}/{policy_name(None, guard)}"] = refused
+    both = [
         one
         for one in run(api, tmp_path, "--output", "json", command="doctor").objects
         if one["check"] == "policy"
     ]
-    assert said["state"] == "cannot tell"
-    assert 'User "jane" cannot get resource' in said["says"]
-    assert "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings" in said["todo"]
+    for said, guard in zip(both, Guard, strict=True):
+        assert said["state"] == "cannot tell"
+        assert 'User "jane" cannot get resource' in said["says"]
+        assert "kubectl get validatingadmissionpolicies,validatingadmissionpolicybindings" in said["todo"]
+        assert said["todo"].endswith(policy_name(None, guard))
 
 
 def test_no_server(tmp_path: Path) -> None:

@@ -93,8 +93,9 @@ class DisaggDeployments(Part):
 
 class AdmissionPolicy(Part):
     enabled: bool = True
-    """A ValidatingAdmissionPolicy that keeps the operator's account to annotations of stanch.dev when it
-    patches a pod. Without it whoever has the account's token may replace a pod's image."""
+    """Two ValidatingAdmissionPolicies: they keep the operator's account to annotations of stanch.dev when it
+    patches a pod, and to what a DisaggDeployment controls. Without them whoever has the account's token may
+    replace a pod's image and change the workloads of others."""
 
 
 class Webhook(Part):

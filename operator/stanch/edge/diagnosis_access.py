@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stanch.api.names import GROUP
+from stanch.api.names import DISAGG_DEPLOYMENT, GROUP
 from stanch.edge.findings import Finding, Mark
-from stanch.edge.permissions import NEEDED, Permission, policy_name
+from stanch.edge.permissions import NEEDED, WORK, Guard, Permission, policy_name
 from stanch.edge.units import Object
 from stanch.edge.units_raw import rows, text, texts
 
@@ -20,7 +20,7 @@ def permissions(
         said = f"{account} may do nothing that the operator does: is Stanch installed, and by that name?"
         todo = "helm install (docs/install.md), or name it: --operator-namespace and --service-account"
         return [Finding("cluster", "permission", Mark.FAIL, said, todo)]
-    if set(absent) >= _WORK:
+    if set(absent) >= WORK:
         return [_nothing(account, namespace)]
     found: list[Finding] = []
     for what, verbs in _by_resource(absent).items():
@@ -39,8 +39,6 @@ def permissions(
     return found
 
 
-# What it does where it watches. Nodes are in no namespace, and it works without them.
-_WORK = {one for one in NEEDED if not one.own and one.resource != "nodes"}
 _LESS = {
     "nodes": (
         Mark.WARN,
@@ -60,10 +58,20 @@ def _nothing(account: str, namespace: str | None) -> Finding:
     return Finding("cluster", "permission", Mark.FAIL, said, todo)
 
 
-def policy(account: str | None, found: Object | None, binding: Object | None) -> Finding:
+_KEEPS = {
+    Guard.PODS: f"the operator to annotations of {GROUP} when it patches a pod",
+    Guard.WORKLOADS: f"what the operator makes and changes to what a {DISAGG_DEPLOYMENT.kind} controls",
+}
+_WITHOUT = {
+    Guard.PODS: "replace a pod's image",
+    Guard.WORKLOADS: "change and delete Deployments and Services of others",
+}
+
+
+def policy(account: str | None, guard: Guard, found: Object | None, binding: Object | None) -> Finding:
     """account: the operator's as the API server names it, None where that is not known. found, binding: the
     ValidatingAdmissionPolicy and its binding, None where there is none."""
-    name = policy_name(account)
+    name = policy_name(account, guard)
     lacks = [
         what
         for what, there in (
@@ -75,13 +83,12 @@ def policy(account: str | None, found: Object | None, binding: Object | None) ->
         if not there
     ]
     if not lacks:
-        said = f"{name} keeps the operator to annotations of {GROUP} when it patches a pod"
-        return Finding("cluster", "policy", Mark.OK, said)
+        return Finding("cluster", "policy", Mark.OK, f"{name} keeps {_KEEPS[guard]}")
     return Finding(
         "cluster",
         "policy",
         Mark.WARN,
-        f"there is no {', no '.join(lacks)}: whoever has the operator's token may replace a pod's image",
+        f"there is no {', no '.join(lacks)}: whoever has the operator's token may {_WITHOUT[guard]}",
         "helm upgrade with admissionPolicy.enabled true (docs/install.md)",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,7 +32,9 @@ from stanch.edge.permissions import (
     LEASE,
     NEEDED,
     UNWANTED,
+    Guard,
     Permission,
+    guards,
     lacking,
     policy_name,
 )
@@ -55,8 +57,8 @@ async def of_cluster(
     """Of everything that is there once. service_account: the operator's, None where it is who asks. Raises
     ClusterError where the API server does not answer."""
     found = [diagnosis.server(await cluster.version())]
-    found += await _permissions(cluster, own_namespace, service_account, namespace)
-    found.append(await _policy(cluster, service_account))
+    rights, allowed = await _permissions(cluster, own_namespace, service_account, namespace)
+    found += [*rights, *await _policies(cluster, service_account, guards(allowed))]
     try:
         lease = await cluster.get(ObjectRef("coordination.k8s.io/v1", "Lease", LEASE, own_namespace), 0.0)
     except NotFound:
@@ -75,7 +77,9 @@ async def of_cluster(
 
 async def _permissions(
     cluster: Cluster, own_namespace: str, service_account: tuple[str, str] | None, namespace: str | None
-) -> list[Finding]:
+) -> tuple[list[Finding], Mapping[Permission, bool] | None]:
+    """And what it may; None where that cannot be asked."""
+
     async def may(one: Permission) -> bool:
         where = own_namespace if one.own else namespace
         return await cluster.allowed(
@@ -87,32 +91,36 @@ async def _permissions(
         allowed = dict(zip(asked, await asyncio.gather(*map(may, asked)), strict=True))
     except Forbidden as error:
         todo = "only who may create SubjectAccessReviews may ask about another account"
-        return [Finding("cluster", "permission", Mark.UNKNOWN, str(error), todo)]
+        return [Finding("cluster", "permission", Mark.UNKNOWN, str(error), todo)], None
     excess = [one for one in UNWANTED if allowed[one]]
     who = "this account" if service_account is None else "service account " + "/".join(service_account)
-    return diagnosis_access.permissions(who, lacking(allowed), excess, namespace)
+    return diagnosis_access.permissions(who, lacking(allowed), excess, namespace), allowed
 
 
-async def _policy(cluster: Cluster, service_account: tuple[str, str] | None) -> Finding:
+async def _policies(
+    cluster: Cluster, service_account: tuple[str, str] | None, wanted: Sequence[Guard]
+) -> list[Finding]:
     """The operator itself may not read them, and need not: this is for who asks."""
-
     account = None if service_account is None else "system:serviceaccount:" + ":".join(service_account)
-    name = policy_name(account)
 
-    async def get(kind: str) -> Object | None:
+    async def get(kind: str, name: str) -> Object | None:
         try:
             return await cluster.get(ObjectRef(_ADMISSION, f"ValidatingAdmissionPolicy{kind}", name), 0.0)
         except NotFound:
             return None
 
-    try:
-        found, binding = await asyncio.gather(get(""), get("Binding"))
-    except Forbidden as error:
-        todo = f"look as somebody who may: kubectl get validatingadmissionpolicies,{_BINDINGS} {name}"
-        return Finding("cluster", "policy", Mark.UNKNOWN, str(error), todo)
-    except ClusterError as error:
-        return Finding("cluster", "policy", Mark.UNKNOWN, str(error))
-    return diagnosis_access.policy(account, found, binding)
+    async def one(guard: Guard) -> Finding:
+        name = policy_name(account, guard)
+        try:
+            found, binding = await asyncio.gather(get("", name), get("Binding", name))
+        except Forbidden as error:
+            todo = f"look as somebody who may: kubectl get validatingadmissionpolicies,{_BINDINGS} {name}"
+            return Finding("cluster", "policy", Mark.UNKNOWN, str(error), todo)
+        except ClusterError as error:
+            return Finding("cluster", "policy", Mark.UNKNOWN, str(error))
+        return diagnosis_access.policy(account, guard, found, binding)
+
+    return [*await asyncio.gather(*map(one, wanted))]
 
 
 async def watches_of(cluster: Cluster, namespace: str | None) -> tuple[list[LeakWatch], list[Finding]]:

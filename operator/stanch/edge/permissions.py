@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from stanch.api.names import DISAGG_DEPLOYMENT, GROUP, LEAK_INCIDENT, LEAK_WATCH, STOP_CONFIG_MAP
@@ -23,10 +24,17 @@ INSTALL_KINDS: Final = (
 )
 
 
-def policy_name(account: str | None) -> str:
-    """Of the ValidatingAdmissionPolicy, and its binding, that keep the operator to its own annotations.
-    account: its own as the API server names it; None where that is not known: the chart's default."""
-    return f"{_ACCOUNT if account is None else account.rpartition(':')[2]}-pods"
+class Guard(str, Enum):
+    """The ValidatingAdmissionPolicies of the chart that keep the operator's account to what it needs."""
+
+    PODS = "pods"
+    WORKLOADS = "workloads"
+
+
+def policy_name(account: str | None, guard: Guard) -> str:
+    """Of such a policy, and its binding. account: the operator's as the API server names it; None where that
+    is not known: the chart's default."""
+    return f"{_ACCOUNT if account is None else account.rpartition(':')[2]}-{guard.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,8 @@ NEEDED: Final = (
     *_each("create", "coordination.k8s.io", "leases", own=True),
     *_each("get update", "coordination.k8s.io", "leases", own=True, name=LEASE),
 )
+# What it does where it watches. Nodes are in no namespace, and it works without them.
+WORK: Final = frozenset(one for one in NEEDED if not one.own and one.resource != "nodes")
 # What DisaggDeployments consist of: all of it, or (disaggDeployments.enabled false) none.
 DEPLOYING: Final = (
     *_each("list create patch delete", "apps", "deployments"),
@@ -101,3 +111,15 @@ def lacking(allowed: Mapping[Permission, bool]) -> list[Permission]:
     makes no DisaggDeployments; who may do some of it makes none either."""
     deploys = any(allowed[one] for one in DEPLOYING)
     return [one for one in (*NEEDED, *(DEPLOYING if deploys else ())) if not allowed[one]]
+
+
+def guards(allowed: Mapping[Permission, bool] | None) -> tuple[Guard, ...]:
+    """The policies that matter to an account that may do that; allowed: None where it is not known."""
+    if allowed is None:
+        return (*Guard,)
+    needed, deploys = (any(allowed[one] for one in every) for every in (NEEDED, DEPLOYING))
+    if not needed and not deploys:
+        return ()
+    # With rights in some namespaces only, nothing is allowed in all of them at once: then it is not known.
+    works = any(allowed[one] for one in WORK)
+    return (Guard.PODS,) if works and not deploys else (*Guard,)
