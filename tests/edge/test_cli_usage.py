@@ -120,7 +120,7 @@ def test_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFix
         row(
             ["check", U, "--api-key-file", "FILE"],
             "a\nb",
-            "FILE: holds no API key of printable",
+            "FILE: holds no API key: it must be one line of printable ASCII",
             id="two-keys",
         ),
     ],

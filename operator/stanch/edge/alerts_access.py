@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from stanch.edge.errors import FileError
+from stanch.edge.secret_file import is_printable, read_bytes
 
 _MOST_TOKENS: Final = 2
-_LEAST_LENGTH, _MOST_BYTES = 16, 8192
+# A longer one would not fit into a header (8190 bytes with its name, aiohttp 3).
+_LEAST_LENGTH, _MOST_LENGTH = 16, 4096
 _SCHEME: Final = "bearer"
 
 
@@ -26,21 +28,17 @@ class Tokens:
 
     def read(self) -> list[bytes]:
         """Raises FileError where the file holds no token that could be used."""
-        try:
-            with self._path.open("rb") as file:
-                raw = file.read(_MOST_BYTES + 1)
-        except OSError as error:
-            raise FileError(f"{self._path}: cannot be read: {error.strerror or error}") from None
+        raw = read_bytes(self._path, "token")
         found = [line.strip() for line in raw.splitlines() if line.strip()]
-        if not found or len(found) > _MOST_TOKENS or len(raw) > _MOST_BYTES:
+        if not found or len(found) > _MOST_TOKENS:
             raise FileError(
                 f"{self._path}: must hold one token, or two on a line each while one replaces the other"
             )
         for number, token in enumerate(found, 1):
-            if len(token) < _LEAST_LENGTH or not all(0x21 <= byte <= 0x7E for byte in token):
+            if not _LEAST_LENGTH <= len(token) <= _MOST_LENGTH or not is_printable(token) or b" " in token:
                 raise FileError(
-                    f"{self._path}: token {number} must have at least {_LEAST_LENGTH} printable ASCII "
-                    "characters and no space: `openssl rand -hex 32` makes one"
+                    f"{self._path}: token {number} must have {_LEAST_LENGTH} to {_MOST_LENGTH} characters of "
+                    "printable ASCII and no space: `openssl rand -hex 32` makes one"
                 )
         return found
 

@@ -23,8 +23,20 @@ def key_of(directory: Path | None, namespace: str) -> Key:
 
     def read() -> str | None:
         for name in (namespace, DEFAULT):
-            if (path := directory / name).exists():
+            path = directory / name
+            if not _absent(path):
                 return read_secret(path, "API key")
         return None
 
     return read
+
+
+def _absent(path: Path) -> bool:
+    """A file that may not be looked at is there: reading it says what is wrong."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

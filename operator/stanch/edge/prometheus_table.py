@@ -16,9 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from yarl import URL
 
 from stanch.edge.errors import FileError
+from stanch.edge.secret_file import read_password, read_secret
 from stanch.edge.yaml_file import Place, load
-
-_MOST_BYTES = 64 << 10
 
 
 def normal(url: str) -> str:
@@ -107,31 +106,16 @@ def credentials(table: Path | None, url: str) -> Credentials | None:
         return None
     headers = dict(entry.headers)
     if entry.bearer_token_file is not None:
-        token = _secret(entry.bearer_token_file).strip()
-        if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise FileError(f"{entry.bearer_token_file}: holds no token: one word of plain ASCII is wanted")
+        token = read_secret(entry.bearer_token_file, "token", word=True)
         headers["Authorization"] = f"Bearer {token}"
     basic = None
     if entry.basic_auth is not None:
-        password = _secret(entry.basic_auth.password_file).rstrip("\r\n")
-        basic = entry.basic_auth.username.encode(), password.encode()
+        password = read_password(entry.basic_auth.password_file, "password")
+        basic = entry.basic_auth.username.encode(), password
     ca_file = entry.ca_file
     if ca_file is not None and not ca_file.is_file():
         raise FileError(f"{ca_file}: cannot be read: no such file (caFile of {entry.url})")
     return Credentials(tuple(sorted(headers.items())), basic, None if ca_file is None else str(ca_file))
-
-
-def _secret(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MOST_BYTES + 1)
-        if len(raw) > _MOST_BYTES:
-            raise FileError(f"{path}: is larger than {_MOST_BYTES >> 10} kB: that is no token or password")
-        return raw.decode()
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise FileError(f"{path}: is not UTF-8 text") from None
 
 
 def _checked(table: Table) -> Iterator[tuple[Place, str]]:
