@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
@@ -32,11 +33,12 @@ class Scene:
         self.cluster = cluster
         self.log = io.StringIO()
         self.leads = True
+        self.time = 0.0
+        self.telemetry = Telemetry(Journal(self.log), time.time, lambda: self.time)
 
     @asynccontextmanager
     async def supervisor(self, *namespaces: str) -> AsyncIterator[Supervisor]:
-        clock = Clock()
-        telemetry = Telemetry(Journal(self.log), clock)
+        clock, telemetry = Clock(), self.telemetry
         async with Cluster(self.cluster.config, clock=clock) as cluster:
             one = Supervisor(cluster, telemetry, clock, lambda: self.leads, News(), namespaces)
             task = asyncio.create_task(one.run())
@@ -205,6 +207,39 @@ def test_where_no_namespace_can_be_listed_it_gives_no_sign(tmp_path: Path) -> No
         s.cluster.refuse = lists_of("", {NAMESPACE: FORBIDDEN, "gone": FORBIDDEN})
         async with s.supervisor("gone", NAMESPACE):
             await until(lambda: "watches-not-listed" in s.log.getvalue(), 30)
+
+    play(tmp_path, script)
+
+
+@pytest.mark.parametrize("plural", ["leakwatches", "leakincidents"])
+def test_a_kind_that_is_taken_away_and_comes_back(tmp_path: Path, plural: str) -> None:
+    """Not ready, and why; not dead, however long: a restart would bring nothing back."""
+
+    async def script(s: Scene) -> None:
+        health = s.telemetry.health
+        gone = [(404, {"kind": "Status", "message": f"{plural}: 404 page not found"})]
+
+        async def refuse(request: web.Request) -> tuple[int, Any] | None:
+            return gone[0] if gone and plural in request.path else None
+
+        s.cluster.watch()
+        async with s.supervisor() as supervisor:
+            await until(s.turned, 30)
+            assert health.unready(s.time) == ()
+            s.cluster.refuse = refuse
+            supervisor.watch_changed(NAMESPACE, "shop")
+            await until(lambda: health.unready(s.time) != (), 30)
+            (why,) = health.unready(s.time)
+            assert "a kind of Stanch is not installed" in why
+            assert plural in why
+            await until(lambda: supervisor.followed == frozenset(), 30)
+            s.time = 10_000.0
+            supervisor.watch_changed(NAMESPACE, "shop")
+            await until(lambda: health.dead(s.time) == (), 30)
+            gone.clear()
+            supervisor.watch_changed(NAMESPACE, "shop")
+            await until(lambda: health.unready(s.time) == (), 30)
+            await until(lambda: ("shop", "shop") in supervisor.followed, 30)
 
     play(tmp_path, script)
 

@@ -75,6 +75,15 @@ def test_a_part_that_ended_is_not_missed() -> None:
     assert found.unready(1000) == ()
 
 
+def test_what_lives_and_does_not_work_is_not_ready_and_not_dead() -> None:
+    found = health(api=990)
+    found.sign(LOOP, 990, 60.0, wrong="there is nothing to do it with")
+    assert found.unready(1000) == (f"{LOOP}: there is nothing to do it with",)
+    assert found.dead(1000) == ()
+    found.sign(LOOP, 1000, 60.0)
+    assert found.unready(1000) == ()
+
+
 def test_a_turn_is_a_sign_with_a_limit_by_its_interval() -> None:
     clock = [1000.0]
     telemetry = Telemetry(Journal(io.StringIO()), time.time, lambda: clock[0])

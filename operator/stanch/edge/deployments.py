@@ -94,7 +94,8 @@ class Deployments:
         try:
             lists = await each(self._namespaces, self._cluster.deployments)
         except NotFound:
-            # The kind is not installed: there is nothing to do.
+            # The kind is not installed: there is nothing to do, and nothing to be heard of.
+            self._telemetry.health.forget(NEWS)
             return True
         # The supervisor tells which cannot be listed.
         raws = [raw for one in lists.found.values() for raw in one.items]

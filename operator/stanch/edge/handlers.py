@@ -7,6 +7,10 @@ annotation.
 
 It has a thread and an event loop of its own: when kopf ends it waits for all tasks of its loop and cancels
 them, whosever they are (kopf 1.45, _core/reactor/running.py).
+
+It ends by itself where a kind of ours is taken out of the cluster (404), or the API server has only errors
+for a minute (its networking.error_backoffs), and it looks for kinds only when it begins. So it is begun anew,
+of the kinds that there are. No repair waits for it: lists decide.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ import asyncio
 import logging
 import os
 import threading
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -30,84 +36,138 @@ from stanch.api.names import (
     VERSION,
     Kind,
 )
+from stanch.edge.cluster import Cluster, ClusterError
 from stanch.edge.deployments import Deployments
 from stanch.edge.news import News
 from stanch.edge.supervisor import Supervisor
+from stanch.edge.telemetry import Telemetry
+from stanch.edge.waking import woken
 
 _REQUEST_SECONDS = 30
 # Server-side end of a watch, and how long one may be silent on our side.
 _WATCH_SECONDS = 300
 _LAST_SECONDS = 5.0
+# Which kinds there are is looked at so often, and so soon after kopf has ended; kopf is begun again no sooner
+# than so long after it was begun.
+_LOOK_SECONDS, _SOON_SECONDS, _AGAIN_SECONDS = 10.0, 1.0, 10.0
+KINDS = (LEAK_WATCH, LEAK_INCIDENT, DISAGG_DEPLOYMENT)
 
 
 class Hearing:
-    """Entered, it hears, and tells supervisor and deployments in the event loop in which it was entered.
-
-    ended: done when it hears no more, by an error or not.
-    """
+    """While keep() runs it hears, and tells supervisor and deployments in keep's event loop."""
 
     def __init__(
-        self, supervisor: Supervisor, news: News, deployments: Deployments, namespaces: tuple[str, ...]
+        self,
+        cluster: Cluster,
+        telemetry: Telemetry,
+        supervisor: Supervisor,
+        news: News,
+        deployments: Deployments,
+        namespaces: tuple[str, ...],
     ) -> None:
+        self._cluster = cluster
+        self._telemetry = telemetry
         self._news = news
         self._deployments = deployments
         self._supervisor = supervisor
         self._namespaces = namespaces
+        self._wake = asyncio.Event()
+        # What kopf hears of now, and its stop flag. None: it is to be begun.
+        self._heard: tuple[tuple[Kind, ...], tuple[str, ...]] | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._begun_at = -_AGAIN_SECONDS
+        self._missing: tuple[Kind, ...] = ()
 
-    def __enter__(self) -> Hearing:
+    async def keep(self) -> None:
+        """Until cancelled."""
         # One of its warnings is that signals are ours, in this thread.
         logging.getLogger("kopf").setLevel(logging.ERROR)
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
-        self._begin()
         self._supervisor.tell_readable = self._hear_only
-        return self
+        try:
+            while True:
+                self._wake.clear()
+                # While the API server is away all stays as it is.
+                with suppress(ClusterError):
+                    self._hear_of(await self._cluster.kinds())
+                if await woken(self._wake, _LOOK_SECONDS):
+                    await asyncio.sleep(_SOON_SECONDS)
+        finally:
+            self._stop.set()
+            if self._thread is not None:
+                self._thread.join(_LAST_SECONDS)
 
-    def __exit__(self, *_: object) -> None:
+    def _hear_of(self, found: frozenset[str]) -> None:
+        """found: plurals of the kinds of our group that the cluster has."""
+        there = tuple(kind for kind in KINDS if kind.plural in found)
+        self._tell(tuple(kind for kind in KINDS if kind not in there))
+        wanted = there, self._namespaces
+        if wanted == self._heard:
+            return
+        if self._heard is None and time.monotonic() < self._begun_at + _AGAIN_SECONDS:
+            return
         self._stop.set()
-        self._thread.join(_LAST_SECONDS)
+        self._heard, self._stop = wanted, threading.Event()
+        if there:
+            self._begun_at = time.monotonic()
+            self._thread = threading.Thread(
+                target=self._hear, args=(self._stop, *wanted), name="kopf", daemon=True
+            )
+            self._thread.start()
 
-    def _begin(self) -> None:
-        self._stop = threading.Event()
-        what = (self._stop, self._namespaces)
-        self._thread = threading.Thread(target=self._hear, args=what, name="kopf", daemon=True)
-        self._thread.start()
+    def _tell(self, missing: tuple[Kind, ...]) -> None:
+        before, self._missing = self._missing, missing
+        if missing == before:
+            return
+        names = ", ".join(kind.kind for kind in missing)
+        if missing:
+            said = f"the cluster does not know {names}: nothing is done about any until its CRD is installed"
+            self._telemetry.note("error", "kinds-missing", said)
+        else:
+            self._telemetry.note("info", "kinds-back", "the cluster knows all kinds of Stanch")
 
     def _hear_only(self, namespaces: tuple[str, ...]) -> None:
         """kopf (1.45) hears of none any more, once it may not watch one of them for a minute."""
         if namespaces != self._namespaces:
-            self._stop.set()
             self._namespaces = namespaces
-            self._begin()
+            self._wake.set()
 
-    def _hear(self, stop: threading.Event, namespaces: tuple[str, ...]) -> None:
+    def _hear(self, stop: threading.Event, kinds: Sequence[Kind], namespaces: tuple[str, ...]) -> None:
         error: Exception | None = None
         try:
-            asyncio.run(
-                kopf.operator(
-                    registry=registry_for(self._supervisor, self._news, self._deployments, self._loop),
-                    settings=settings(),
-                    # Else it looks for the user's name, and the users of containers have none.
-                    identity=cast("Any", "stanch"),
-                    standalone=True,
-                    clusterwide=not namespaces,
-                    namespaces=namespaces,
-                    stop_flag=stop,
-                )
-            )
+            asyncio.run(self._whole(stop, kinds, namespaces))
         except Exception as caught:
             error = caught
-        # Where it was stopped another one hears, or nobody is to. The loop may have ended before it.
+        # The loop may have ended before it.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._over, stop, error)
 
+    async def _whole(self, stop: threading.Event, kinds: Sequence[Kind], namespaces: tuple[str, ...]) -> None:
+        try:
+            await kopf.operator(
+                registry=registry_for(kinds, self._supervisor, self._news, self._deployments, self._loop),
+                settings=settings(),
+                # Else it looks for the user's name, and the users of containers have none.
+                identity=cast("Any", "stanch"),
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+                stop_flag=stop,
+            )
+        finally:
+            # It waits for the flag in a thread of the loop's executor, for which the loop waits when it ends.
+            stop.set()
+
     def _over(self, stop: threading.Event, error: Exception | None) -> None:
-        if self.ended.done() or stop.is_set():
+        # Where it was stopped another one hears, or nobody is to.
+        if stop is not self._stop or self._heard is None:
             return
-        if error is None:
-            self.ended.set_result(None)
-        else:
-            self.ended.set_exception(error)
+        self._heard = None
+        self._telemetry.note(
+            "warning", "hearing-ended", f"changes are seen later until kopf is begun again; it ended: {error}"
+        )
+        self._wake.set()
 
 
 def settings() -> kopf.OperatorSettings:
@@ -124,9 +184,13 @@ def settings() -> kopf.OperatorSettings:
 
 
 def registry_for(
-    supervisor: Supervisor, news: News, deployments: Deployments, loop: asyncio.AbstractEventLoop
+    kinds: Sequence[Kind],
+    supervisor: Supervisor,
+    news: News,
+    deployments: Deployments,
+    loop: asyncio.AbstractEventLoop,
 ) -> kopf.OperatorRegistry:
-    """Handlers that tell these, in their own loop; one for each kind."""
+    """Handlers that tell these, in their own loop; one for each of these kinds."""
     registry = kopf.OperatorRegistry()
 
     # Of kopf's own loop, not of its pool of threads: one after another, as the events come.
@@ -146,9 +210,13 @@ def registry_for(
         given = kopf.login_with_kubeconfig(settings=settings)
         return given or in_pod(kopf.login_with_service_account(settings=settings))
 
-    _on(LEAK_WATCH, registry)(heard_watch)
-    _on(LEAK_INCIDENT, registry)(heard_incident)
-    _on(DISAGG_DEPLOYMENT, registry)(heard_deployment)
+    handlers = {
+        LEAK_WATCH: heard_watch,
+        LEAK_INCIDENT: heard_incident,
+        DISAGG_DEPLOYMENT: heard_deployment,
+    }
+    for kind in kinds:
+        _on(kind, registry)(handlers[kind])
     kopf.on.login(registry=registry)(login)
     return registry
 

@@ -21,12 +21,14 @@ _DEAD_AFTER_LIMITS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """at: its last sign, on a monotonic clock. needs_api: it stands still with the API server."""
+    """at: its last sign, on a monotonic clock. needs_api: it stands still with the API server. wrong: why it
+    does not work although it is alive, which no restart would mend; "" where it works."""
 
     name: str
     limit_seconds: float
     at: float
     needs_api: bool = False
+    wrong: str = ""
 
     def late(self, now: float, limits: float = 1.0) -> bool:
         return now - self.at > limits * self.limit_seconds
@@ -39,10 +41,13 @@ class Health:
         self._parts: dict[str, Part] = {}
         self._lock = threading.Lock()
 
-    def sign(self, name: str, now: float, limit_seconds: float, *, needs_api: bool = False) -> None:
-        """This part is alive; the next sign is due within limit_seconds. The first one makes it known."""
+    def sign(
+        self, name: str, now: float, limit_seconds: float, *, needs_api: bool = False, wrong: str = ""
+    ) -> None:
+        """This part is alive; the next sign is due within limit_seconds. The first one makes it known. wrong:
+        as in Part."""
         with self._lock:
-            self._parts[name] = Part(name, limit_seconds, now, needs_api)
+            self._parts[name] = Part(name, limit_seconds, now, needs_api, wrong)
 
     def forget(self, name: str) -> None:
         """The part has ended, as it should."""
@@ -59,7 +64,8 @@ class Health:
         parts = self.parts
         if not parts:
             return ("nothing has started yet",)
-        return tuple(_stalled(part, now) for part in parts if part.late(now))
+        late = (_stalled(part, now) for part in parts if part.late(now))
+        return (*late, *(f"{part.name}: {part.wrong}" for part in parts if part.wrong))
 
     def dead(self, now: float) -> tuple[str, ...]:
         """Why a restart is due, one sentence for each part; empty where none is."""

@@ -150,8 +150,9 @@ class LibraryLog(logging.Handler):
         self._journal.write(note(level, "library", record.created, message, logger=record.name, trace=trace))
 
 
-# kopf 1.45.2 (`_cogs/clients/api.py`) calls it an error when it asks the API server again.
-_KOPF_AGAIN: Final = ("; will retry: ", "; will re-authenticate: ")
+# kopf 1.45.2 calls it an error when it asks the API server again (`_cogs/clients/api.py`), and each task of
+# its own that ends with it (`_cogs/aiokits/aiotasks.py`); that kopf has ended is told by edge/handlers.py.
+_KOPF_AGAIN: Final = ("; will retry: ", "; will re-authenticate: ", " has failed: ")
 
 
 def _level_of(record: logging.LogRecord) -> str:

@@ -23,7 +23,7 @@ from stanch.api.watch import LeakWatch
 from stanch.core import plan_conditions
 from stanch.core.planner import unwatched
 from stanch.edge.api_keys import key_of
-from stanch.edge.cluster import Cluster, ClusterError, Listing
+from stanch.edge.cluster import Cluster, ClusterError, Listing, NotFound
 from stanch.edge.namespaces import Telling, each
 from stanch.edge.news import News
 from stanch.edge.prometheus_query import wanted_of
@@ -109,6 +109,12 @@ class Supervisor:
                 try:
                     await self._round()
                     self._telemetry.sign(PART, _LIMIT_SECONDS, needs_api=True)
+                except NotFound as gone:
+                    # One of our kinds is not installed, or not any more; the log has it (edge/handlers.py).
+                    await self._follow({}, ())
+                    self._telemetry.health.forget(NEWS)
+                    wrong = f"a kind of Stanch is not installed in the cluster: {gone}"
+                    self._telemetry.sign(PART, _LIMIT_SECONDS, needs_api=True, wrong=wrong)
                 except ClusterError as error:
                     self._telemetry.note("warning", "watches-not-listed", str(error))
                 await woken(self._wake, _ROUND_SECONDS)
@@ -129,8 +135,8 @@ class Supervisor:
             self._telemetry.sign(NEWS, _LIMIT_SECONDS, needs_api=True)
         else:
             self._telemetry.note("warning", "watch-silent", f"nothing is heard of LeakWatch {silent}")
-        await self._follow({_key(watch): watch for watch in self._understood(lists)}, watches.unknown)
         incidents = await each(list(watches.found), self._cluster.incidents)
+        await self._follow({_key(watch): watch for watch in self._understood(lists)}, watches.unknown)
         await self._tidy(_incidents(incidents.found.values()))
 
     def _understood(self, lists: Iterable[Listing]) -> Iterable[LeakWatch]:

@@ -105,9 +105,10 @@ class Telemetry:
         if call.code:
             self.sign(API_SERVER, _API_LIMIT_SECONDS)
 
-    def sign(self, part: str, limit_seconds: float, *, needs_api: bool = False) -> None:
-        """This part of the operator is alive, and will say so again within limit_seconds."""
-        self.health.sign(part, self._monotonic(), limit_seconds, needs_api=needs_api)
+    def sign(self, part: str, limit_seconds: float, *, needs_api: bool = False, wrong: str = "") -> None:
+        """This part of the operator is alive, and will say so again within limit_seconds. wrong: why it does
+        not work all the same, which no restart would mend."""
+        self.health.sign(part, self._monotonic(), limit_seconds, needs_api=needs_api, wrong=wrong)
 
     async def pulse(self) -> None:
         """Signs of the event loop, until cancelled."""

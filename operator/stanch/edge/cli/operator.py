@@ -109,22 +109,23 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
                 Kit(settings.kit_image, settings.kit_pull_policy, settings.kit_image_volume),
                 settings.watch_namespaces,
             )
+            hearing = Hearing(cluster, telemetry, supervisor, news, deployments, settings.watch_namespaces)
+            beside.append(hearing.keep)
             telemetry.note("info", "started", f"stanch operator {settings.identity}", port=port)
             async with receiving(settings, cluster, telemetry, clock) as alerts:
-                with Hearing(supervisor, news, deployments, settings.watch_namespaces) as hearing:
-                    tasks: list[asyncio.Future[Any]] = [
-                        asyncio.create_task(over.wait()),
-                        *(asyncio.create_task(one()) for one in beside),
-                        asyncio.create_task(_act(supervisor, deployments, election, telemetry)),
-                    ]
-                    others = [hearing.ended, *(() if alerts is None else (alerts,))]
-                    try:
-                        # Until a signal, or an error of one of them.
-                        done, _ = await asyncio.wait((*tasks, *others), return_when=asyncio.FIRST_COMPLETED)
-                        for one in done:
-                            one.result()
-                    finally:
-                        await ended(*tasks, again=_ENDS_SECONDS)
+                tasks: list[asyncio.Future[Any]] = [
+                    asyncio.create_task(over.wait()),
+                    *(asyncio.create_task(one()) for one in beside),
+                    asyncio.create_task(_act(supervisor, deployments, election, telemetry)),
+                ]
+                others = () if alerts is None else (alerts,)
+                try:
+                    # Until a signal, or an error of one of them.
+                    done, _ = await asyncio.wait((*tasks, *others), return_when=asyncio.FIRST_COMPLETED)
+                    for one in done:
+                        one.result()
+                finally:
+                    await ended(*tasks, again=_ENDS_SECONDS)
             telemetry.note("info", "ended", f"stanch operator {settings.identity}")
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 
-from stanch.api.names import STOP_CONFIG_MAP
+from stanch.api.names import API_VERSION, STOP_CONFIG_MAP
 from stanch.edge.cluster import evict, stop
 from stanch.edge.cluster.election import LEASE_SECONDS, Election
 from stanch.edge.cluster.errors import ClusterError, Conflict, Invalid, NotFound, Object, Refused
@@ -245,6 +245,15 @@ class Cluster:
         body = {"apiVersion": SELF_REVIEWS.api_version, "kind": "SelfSubjectReview"}
         found = await self._transport.read(Request("create", SELF_REVIEWS, body=body))
         return str(found.get("status", {}).get("userInfo", {}).get("username", ""))
+
+    async def kinds(self) -> frozenset[str]:
+        """Plurals of the kinds of our group and version that the cluster has; a kind with its subresources
+        counts as several."""
+        try:
+            found = await self._transport.read(Request("get", raw=f"/apis/{API_VERSION}"))
+        except NotFound:
+            return frozenset()
+        return frozenset(str(one["name"]) for one in found.get("resources") or ())
 
     async def version(self) -> str:
         """The API server's version, as "v1.35.4"."""
