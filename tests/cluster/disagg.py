@@ -126,6 +126,14 @@ def same(one: Object) -> tuple[str, str]:
     return meta["uid"], str(version)
 
 
+def settled(one: Object) -> bool:
+    """Whether Kubernetes' own controller has said all that it will of this Deployment without pods."""
+    status = one.get("status", {})
+    reasons = {said["type"]: said["reason"] for said in status.get("conditions", [])}
+    seen = status.get("observedGeneration") == one["metadata"]["generation"]
+    return seen and reasons.get("Progressing") == "NewReplicaSetAvailable"
+
+
 class Rounds:
     """The controller's rounds in this process, one by one, in one namespace. leads: whether it may write."""
 

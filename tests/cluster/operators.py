@@ -59,7 +59,7 @@ class Operator:
         assert self._process is not None
         self._process.terminate()
         try:
-            return self._process.wait(30)
+            return self._process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
             raise
@@ -86,7 +86,7 @@ def operating(installed: Installed, directory: Path, **environment: str) -> Iter
     )
     one.start()
     try:
-        wait_for("the operator's election", lambda: one.elected() or _ended(one))
+        wait_for("the operator's election", lambda: one.elected() or _ended(one), 150)
         yield one
     finally:
         if one.alive:

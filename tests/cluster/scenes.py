@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 from tests.bed import manifests
@@ -119,48 +120,54 @@ class Scene:
     def leak(
         self, decode: str = "d0", prefill: str = "p0", requests: int = 3, ranks: Sequence[int] = (0,)
     ) -> None:
-        """The next requests to each of these ranks meet the defect, and their clients give up."""
+        """The next requests to each of these ranks meet the defect, and their clients give up once the engine
+        holds them all."""
+        held, many = self.held(decode), requests * len(ranks)
         for rank in ranks:
             self.ask(decode, "/sim/plant", {"requests": requests, "rank": rank})
-        # At once, so that they are of one age.
-        with ThreadPoolExecutor(requests * len(ranks)) as clients:
-            gave_up = [
-                clients.submit(self._give_up, number, decode, prefill, rank)
-                for rank in ranks
-                for number in range(requests)
-            ]
-        for one in gave_up:
-            one.result()
+        asked = [
+            (self._prefilled(prefill, f"w{number}"), rank) for rank in ranks for number in range(requests)
+        ]
+        with ExitStack() as clients:
+            # At once, so that they are of one age.
+            for body, rank in asked:
+                clients.enter_context(closing(self._sent(decode, body, rank)))
+            wait_for(f"{many} leaks", lambda: self.held(decode) >= held + many, PATIENCE_S)
 
-    def _give_up(self, number: int, decode: str, prefill: str, rank: int) -> None:
-        try:
-            self.transfer(decode, prefill, f"w{number}", rank, seconds=0.7)
-        except OSError:
-            return
-        raise AssertionError(f"request {number} was answered: there is no leak")
+    def _sent(self, pod: str, body: Object, rank: int) -> http.client.HTTPConnection:
+        """A request under way, whose answer nobody reads."""
+        connection = http.client.HTTPConnection(self.ips[pod], manifests.PORT, timeout=20)
+        connection.request("POST", "/v1/completions", json.dumps(body), self._headers(rank))
+        return connection
 
     def transfer(
         self, decode: str = "d0", prefill: str = "p0", word: str = "w", rank: int = 0, seconds: float = 20.0
     ) -> Any:
         """The decode's answer to a request whose prompt the prefill has computed. seconds: the decode's."""
+        return self.ask(decode, "/v1/completions", self._prefilled(prefill, word), seconds, rank)
+
+    def _prefilled(self, prefill: str, word: str) -> Object:
+        """What a decode is asked once the prefill has computed the prompt."""
         ask = {"prompt": " ".join([word] * 300), "max_tokens": 1}
         first = self.ask(
             prefill, "/v1/completions", {**ask, "kv_transfer_params": {"do_remote_decode": True}}
         )
-        second = {**ask, "max_tokens": 4, "kv_transfer_params": first["kv_transfer_params"]}
-        return self.ask(decode, "/v1/completions", second, seconds, rank)
+        return {**ask, "max_tokens": 4, "kv_transfer_params": first["kv_transfer_params"]}
 
-    def ask(
-        self, pod: str, path: str, body: object = None, seconds: float = 20.0, rank: int | None = None
-    ) -> Any:
-        data = None if body is None else json.dumps(body).encode()
+    def _headers(self, rank: int | None) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}
         if self.api_key is not None:
             headers["Authorization"] = f"Bearer {self.api_key}"
         if rank is not None:
             headers["X-data-parallel-rank"] = str(rank)
+        return headers
+
+    def ask(
+        self, pod: str, path: str, body: object = None, seconds: float = 20.0, rank: int | None = None
+    ) -> Any:
+        data = None if body is None else json.dumps(body).encode()
         url = f"http://{self.ips[pod]}:{manifests.PORT}{path}"
-        request = urllib.request.Request(url, data, headers)
+        request = urllib.request.Request(url, data, self._headers(rank))
         with urllib.request.urlopen(request, timeout=seconds) as answer:
             return json.load(answer)
 
@@ -248,9 +255,13 @@ class Scene:
                 return f"{one['status']} {one['reason']}"
         return None
 
-    def until_watching(self, name: str = "shop") -> Scene:
-        wait_for("the watch Ready", lambda: self.condition("Ready", name) == "True Watching", PATIENCE_S)
+    def until(self, kind: str, said: str, name: str = "shop") -> Scene:
+        """Wait until the watch says "True Reason" of that condition."""
+        wait_for(f"{kind} {said}", lambda: self.condition(kind, name) == said, PATIENCE_S)
         return self
+
+    def until_watching(self, name: str = "shop") -> Scene:
+        return self.until("Ready", "True Watching", name)
 
     def marks(self, pod: str) -> dict[str, str]:
         """Our annotations on the pod."""
@@ -266,9 +277,10 @@ class Scene:
         )
 
     def restarts(self, pod: str) -> int:
+        """Of its container; 0 before there is one."""
         found = self.namespace.pod(pod)
         assert found is not None
-        return int(found["status"]["containerStatuses"][0]["restartCount"])
+        return sum(int(one["restartCount"]) for one in found["status"].get("containerStatuses", []))
 
     def ready(self, pod: str) -> bool:
         found = self.namespace.pod(pod)

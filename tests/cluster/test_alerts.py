@@ -107,8 +107,8 @@ def test_a_rule_fires_the_engine_is_healed_and_the_alert_ends(
         assert scene.restarts("d0") == 0
         wait_for("the end of the alert", lambda: resolved(scene), PATIENCE_S)
     assert len(scene.incidents()) == 1
-    events = scene.namespace.kubectl("get", "events.events.k8s.io", "-o", "wide")
-    assert "AlertResolved" in events
+    events = ("get", "events.events.k8s.io", "-o", "wide")
+    wait_for("its Event", lambda: "AlertResolved" in scene.namespace.kubectl(*events), PATIENCE_S)
     told = f"-l=stanch.dev/alert={trigger['alert']['fingerprint']}"
     assert found["metadata"]["name"] in scene.namespace.kubectl("get", "leakincidents", told)
 
@@ -141,7 +141,11 @@ def test_a_leak_under_traffic_is_looked_at_at_once(scene: Scene, alerting: Alert
     with scene.traffic("d0"):
         wait_for("the proof", lambda: oldest(scene, "d0") > PROOF_S, PATIENCE_S)
         alerting.manager.fire(alert(scene, "d0"))
-        wait_for("the alert's incident", lambda: any(of(i)["type"] == "Alert" for i in scene.incidents()))
+        wait_for(
+            "the alert's incident",
+            lambda: any(of(one)["type"] == "Alert" for one in scene.incidents()),
+            PATIENCE_S,
+        )
         found = scene.ended()
     assert outcome(found) == ("Resolved", "Released"), found["status"]
     assert max(one["ageSeconds"] for one in found["status"]["stuckRequests"]) < 4 * PROOF_S

@@ -115,7 +115,7 @@ class TestWrites:
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("stanch.edge.cluster.transport.REQUEST_SECONDS", 3.0)
+        monkeypatch.setattr("stanch.edge.cluster.transport.REQUEST_SECONDS", 5.0)
 
     @FAULTS
     def test_a_patch(self, namespace: Namespace, proxy: FaultProxy, speaker: Speaker, fault: Fault) -> None:

@@ -19,8 +19,9 @@ from tests.cluster.installed import NAMESPACE, Installed
 pytestmark = pytest.mark.cluster
 
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/stanch"
-SECONDS = 3.0
-_DEADLINE_SECONDS = 60.0
+# Long enough that a busy machine loses none: a holder that is stopped for a fifth of it goes on.
+SECONDS = 9.0
+_DEADLINE_SECONDS = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +147,7 @@ def test_one_failed_renewal_loses_nothing(
             await until("more renewals", lambda: len(proxy.faults.seen) >= seen + 6)
             assert not lost.done()
             lost.cancel()
-            assert only.problem is None
+            await until("no problem", lambda: only.problem is None)
 
     asyncio.run(scene())
 

@@ -68,7 +68,7 @@ def test_from_one_object_to_a_fleet_that_serves_and_is_healed(shop: Shop, operat
     ]
     assert shop.condition("Progressing") == "False Complete"
     assert shop.condition("Degraded") == "False AsExpected"
-    wait_for("its Event", lambda: "Serving" in [reason for reason, _ in events(shop)])
+    wait_for("its Event", lambda: "Serving" in [reason for reason, _ in events(shop)], PATIENCE_S)
     scene, prefill, decodes = engines(shop, operator, 2)
     assert scene.transfer(decodes[0], prefill)["usage"]["completion_tokens"] == 4
 
@@ -94,7 +94,8 @@ def test_a_wrong_spec_shows_and_no_pod_is_touched(shop: Shop) -> None:
     shop.until("Ready", "False Refused")
     assert "Deployment shop-decode (role decode)" in shop.message("Degraded")
     assert uids(shop) == before
-    assert {"Invalid", "Refused", "DegradedOver"} <= {reason for reason, _ in events(shop)}
+    wanted = {"Invalid", "Refused", "DegradedOver"}
+    wait_for("its Events", lambda: wanted <= {reason for reason, _ in events(shop)}, PATIENCE_S)
 
 
 def test_what_was_edited_by_hand_is_put_right_and_scale_is_left_alone(shop: Shop) -> None:

@@ -18,7 +18,7 @@ from stanch.edge.render import Place, Rendered, render
 from tests.bed.cluster import Namespace, Object, wait_for
 from tests.bed.faults import Drop, Fault, Hang, Refuse, Rule
 from tests.bed.proxy import FaultProxy
-from tests.cluster.disagg import Rounds, Shop, disagg, same
+from tests.cluster.disagg import Rounds, Shop, disagg, same, settled
 from tests.cluster.installed import Installed, Speaker
 
 pytestmark = pytest.mark.cluster
@@ -76,7 +76,11 @@ class TestMade:
 
         async def scene(cluster: Cluster) -> None:
             run = Rounds(cluster, shop.namespace.name)
-            await run(2)
+            await run()
+            for name in ("shop-prefill", "shop-decode"):
+                wait_for(f"{name}'s controller", lambda n=name: settled(shop.must("Deployment", n)))  # type: ignore[misc]
+            # What it has said is told on.
+            await run()
             before = made(shop)
             assert set(before) == WHOLE
             sent = count(cluster)
@@ -472,7 +476,6 @@ def test_while_the_server_is_in_trouble(
     verb: str,
 ) -> None:
     """Each fault at the first, third and ninth call of its verb; afterwards it is whole, and still."""
-    monkeypatch.setattr("stanch.edge.cluster.transport.REQUEST_SECONDS", 1.0)
     speaker = Speaker(stanch.kubeconfig(tmp_path / "kubeconfig", url=proxy.url))
     shop.apply(disagg())
     for nth in (1, 3, 9):
@@ -483,7 +486,9 @@ def test_while_the_server_is_in_trouble(
         for _ in range(8):
             await run.whatever_comes()
 
-    speaker.run(scene)
+    with monkeypatch.context() as soon:
+        soon.setattr("stanch.edge.cluster.transport.REQUEST_SECONDS", 3.0)
+        speaker.run(scene)
     assert proxy.faults.hit()
     proxy.faults.clear()
     assert set(shop.objects()) == WHOLE

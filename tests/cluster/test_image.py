@@ -61,7 +61,7 @@ def _said(namespace: Namespace, pod: str) -> str:
         phase = None if found is None else found["status"].get("phase")
         return phase if phase in ("Succeeded", "Failed") else None
 
-    phase = wait_for(f"the end of pod {pod}", ended, 120)
+    phase = wait_for(f"the end of pod {pod}", ended, 240)
     said = namespace.kubectl("logs", pod)
     assert phase == "Succeeded", said
     return said
@@ -104,7 +104,11 @@ def operator(stanch: Installed, stanch_image: str) -> Iterator[str]:
         name,
         stanch_image,
         env=[{"name": key, "value": value} for key, value in environment.items()],
-        readinessProbe={"httpGet": {"path": "/readyz", "port": PORT}, "periodSeconds": 1},
+        readinessProbe={
+            "httpGet": {"path": "/readyz", "port": PORT},
+            "periodSeconds": 1,
+            "timeoutSeconds": 20,
+        },
     )
     one["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
     address.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=restricted")

@@ -182,7 +182,7 @@ def test_status_is_a_subresource_and_ready_can_be_waited_for(clean: Server) -> N
     clean.kubectl("patch", "lw", "shop", "--type=merge", "-p", status)
     assert "status" not in json.loads(clean.kubectl("get", "lw", "shop", "-o", "json"))
     clean.kubectl("patch", "lw", "shop", "--subresource=status", "--type=merge", "-p", status)
-    clean.kubectl("wait", "--for=condition=Ready", "--timeout=10s", "lw/shop")
+    clean.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "lw/shop")
     row = clean.kubectl("get", "lw", "shop").splitlines()[-1].split()
     assert row[:3] == ["shop", "Observe", "True"]
     assert "2" in row

@@ -11,7 +11,7 @@ import pytest
 from stanch.edge.cluster import Cluster, Conflict, Forbidden, Invalid, NotFound
 from stanch.edge.cluster.making import DEPLOYMENTS, POD_MONITORS
 from tests.bed.cluster import Namespace, Object, wait_for
-from tests.cluster.disagg import Shop, disagg
+from tests.cluster.disagg import Shop, disagg, settled
 from tests.cluster.installed import Installed, Speaker
 
 pytestmark = pytest.mark.cluster
@@ -70,7 +70,7 @@ class TestApply:
         assert (
             made["metadata"]["ownerReferences"][0]["uid"] == shop.must("DisaggDeployment")["metadata"]["uid"]
         )
-        wait_for("its controller", lambda: shop.must("Deployment", "a").get("status", {}).get("conditions"))
+        wait_for("its controller", lambda: settled(shop.must("Deployment", "a")))
         before = shop.must("Deployment", "a")
         again = speaker.run(lambda cluster: cluster.making.apply(body))
         assert again["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]

@@ -96,6 +96,8 @@ def test_when_all_leak_at_once_they_are_restarted_one_after_another_the_worst_fi
     wait_for("all ended", all_done, 3 * PATIENCE_S)
     by_pod = {one["spec"]["podRef"]["name"]: one for one in scene.incidents()}
     assert [ending(by_pod[name]) for name in names] == ["Resolved"] * 3
+    for name in names:
+        scene.let_go(name)
     assert [scene.restarts(name) for name in names] == [1, 1, 1]
     assert max(out) == 1
     begun = {name: step_of(by_pod[name], "Cordon")["start"] for name in names}
@@ -112,12 +114,13 @@ def test_a_leak_that_recurs_opens_the_breaker_until_a_person_closes_it(scene: Sc
         scene.leak()
         assert scene.ended(number)["status"]["code"] == "Restarted"
     scene.leak()
-    wait_for("the breaker", lambda: scene.condition("Degraded") == "True BreakerOpen", PATIENCE_S)
+    scene.until("Degraded", "True BreakerOpen")
     wait_for("the reason", lambda: scene.reason("d0") == "BreakerOpen", PATIENCE_S)
+    wait_for("d0 ready", lambda: scene.ready("d0"), PATIENCE_S)
     assert scene.restarts("d0") == 2
-    assert scene.ready("d0")
     scene.namespace.kubectl("annotate", "leakwatch", "shop", "stanch.dev/reset-breaker=seen")
     assert scene.ended(2)["status"]["code"] == "Restarted"
+    scene.let_go("d0")
     assert scene.restarts("d0") == 3
 
 
@@ -156,8 +159,8 @@ def test_a_cordon_without_effect_restarts_nothing(scene: Scene) -> None:
     assert (ending(found), found["status"]["code"]) == ("Escalated", "CordonIneffective")
     assert "requests still arrive at d0" in found["status"]["detail"]
     assert scene.restarts("d0") == 0
-    wait_for("the cordon lifted", lambda: scene.ready("d0") and not scene.marks("d0"), PATIENCE_S)
-    assert scene.condition("Degraded") == "True Escalated"
+    scene.let_go("d0")
+    scene.until("Degraded", "True Escalated")
 
 
 @scenario
@@ -173,7 +176,7 @@ def test_peers_that_fail_after_a_restart_stop_the_repairs(scene: Scene) -> None:
     assert "through p1" in found["status"]["detail"]
     assert "through p0" not in found["status"]["detail"]
     assert steps(found).count("Verify:Failed") == 3
-    assert scene.condition("Degraded") == "True BreakerOpen"
+    scene.until("Degraded", "True BreakerOpen")
     scene.let_go("d0")
     scene.leak("d1")
     wait_for("the reason", lambda: scene.reason("d1") == "BreakerOpen", PATIENCE_S)
@@ -196,7 +199,7 @@ def test_a_restart_that_does_not_come_back_keeps_its_place_in_the_budget(scene: 
     scene.at_step("Restart")
     wait_for("the container's failure", lambda: scene.restarts("d0") > 1, PATIENCE_S)
     scene.leak("d1")
-    wait_for("the second waits", lambda: scene.condition("BudgetStarved") == "True BudgetStarved", PATIENCE_S)
+    scene.until("BudgetStarved", "True BudgetStarved")
     first = scene.incident()
     assert first is not None
     assert "ending" not in first["status"]

@@ -39,6 +39,7 @@ def test_of_two_operators_one_acts(scene: Scene) -> None:
         scene.engines().watch(remediation=RESTART).until_watching()
         scene.leak()
         assert outcome(scene.ended()) == ("Resolved", "Restarted")
+        scene.let_go("d0")
         assert scene.restarts("d0") == 1
         assert len(scene.incidents()) == 1
         assert not other.elected()
@@ -80,10 +81,10 @@ def test_an_operator_that_is_killed_half_way(scene: Scene) -> None:
     found = scene.ended()
     assert outcome(found) == ("Resolved", "Restarted")
     assert healthy.result()["usage"]["completion_tokens"] == 600
+    scene.let_go("d0")
     assert scene.restarts("d0") == 1
     assert len(scene.incidents()) == 1
     assert [step for step in steps(found) if step.startswith("Restart")] == ["Restart:Done"]
-    scene.let_go("d0")
 
 
 @scenario

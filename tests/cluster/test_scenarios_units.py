@@ -37,9 +37,9 @@ def test_eight_ranks_that_leak_in_one_container_are_one_incident_and_one_restart
     assert len(found["status"]["stuckRequests"]) == 8
     assert len(scene.incidents()) == 1
     assert [one["unit"] for one in scene.watched()["status"]["repairs"]] == [f"{scene.namespace.name}/d0"]
+    scene.let_go("d0")
     assert scene.restarts("d0") == 1
     assert scene.held("d0") == 0
-    scene.let_go("d0")
 
 
 @scenario
@@ -90,8 +90,12 @@ def test_a_group_that_restarts_as_one_is_one_unit_replaced_in_one_step(scene: Sc
     # As units of the group's name, the worse one first.
     repairs = scene.watched()["status"]["repairs"]
     assert [one["unit"].rpartition("/")[2] for one in repairs] == ["decode-1", "decode-0"]
-    (role,) = [one for one in scene.watched()["status"]["roles"] if one["name"] == "decode"]
-    assert (role["units"], role["available"], role["engines"]) == (2, 2, 2)
+
+    def counted() -> bool:
+        (role,) = [one for one in scene.watched()["status"]["roles"] if one["name"] == "decode"]
+        return (role["units"], role["available"], role["engines"]) == (2, 2, 2)
+
+    wait_for("both counted as available", counted, PATIENCE_S)
 
 
 def eight_leak(scene: Scene) -> Scene:

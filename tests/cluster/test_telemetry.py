@@ -88,4 +88,8 @@ def test_a_repair_as_it_is_told(namespace: Namespace, stanch: Installed, tmp_pat
         stuck = [one["id"] for one in incident["status"]["stuckRequests"]]
         assert all(one in on_pod["Captured"]["note"] for one in stuck)
         assert on_pod["LeakConfirmed"]["type"] == "Warning"
-        assert {"LeakConfirmed", "Resolved"} <= events(namespace, "LeakWatch").keys()
+        wait_for(
+            "the watch's own",
+            lambda: {"LeakConfirmed", "Resolved"} <= events(namespace, "LeakWatch").keys(),
+            PATIENCE_S,
+        )

@@ -26,8 +26,10 @@ SERVICE: Object = {
 
 
 def configuration() -> Object:
-    """The chart's own; a new one each time."""
+    """The chart's own, with time for an answer of a machine that is busy; a new one each time."""
     [found] = template(only=["webhook.yaml"], namespace=NAMESPACE)
+    for one in found["webhooks"]:
+        one["timeoutSeconds"] = 30
     return found
 
 
