@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 from tests.engine.model import words
 
 MODEL_NAME = "tiny"
+# Of an answer, on two cores that do as much besides: nothing is shown by how long it takes.
+PATIENCE_S = 180.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class NoAnswerError(Exception):
     """The server refused, closed, or did not answer in time."""
 
 
-def get(url: str, path: str, *, timeout_s: float = 5) -> Answer:
+def get(url: str, path: str, *, timeout_s: float = 30) -> Answer:
     """One GET on a connection of its own; the body is text. Raises NoAnswerError."""
     started = time.monotonic()
     connection = _connect(url, timeout_s)
@@ -78,7 +80,7 @@ class Pending:
                 sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(timeout=10)
 
-    def answer(self, timeout_s: float = 60) -> Answer:
+    def answer(self, timeout_s: float = PATIENCE_S) -> Answer:
         """The answer, waited for at most that long. Raises NoAnswerError."""
         self._thread.join(timeout=timeout_s)
         if self._answer is not None:
@@ -107,7 +109,7 @@ def complete(
     request_id: str | None = None,
     kv_transfer_params: Mapping[str, Any] | None = None,
     rank: int | None = None,
-    timeout_s: float = 60,
+    timeout_s: float = PATIENCE_S,
     more: Mapping[str, Any] | None = None,
 ) -> Pending:
     """Start one completion of exactly `max_tokens` tokens."""
@@ -131,7 +133,12 @@ def complete(
 
 
 def prefill_only(
-    url: str, prompt: str, *, request_id: str | None = None, rank: int | None = None, timeout_s: float = 60
+    url: str,
+    prompt: str,
+    *,
+    request_id: str | None = None,
+    rank: int | None = None,
+    timeout_s: float = PATIENCE_S,
 ) -> dict[str, Any]:
     """Have the prefill engine compute the prompt; return the kv_transfer_params to read its blocks with."""
     ask = {
@@ -166,7 +173,7 @@ def pd_request(
     mark: str = "plain-",
     number: int = 0,
     rank: int | None = None,
-    timeout_s: float = 60,
+    timeout_s: float = PATIENCE_S,
 ) -> Pending:
     """One request through the pair, returned once the decode has it; the mark begins its id (marks.py)."""
     request_id = f"{mark}{number}"
@@ -201,7 +208,7 @@ class Traffic:
 
     def __exit__(self, *exception: object) -> None:
         self._stop.set()
-        self._thread.join(timeout=90)
+        self._thread.join(timeout=PATIENCE_S)
 
     def _run(self) -> None:
         number = 0

@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 VERSION = install.BASE_VERSION
 ROLES: dict[str, Role] = {"prefill-0": "prefill", "decode-0": "decode", "decode-1": "decode"}
 # A client that waits longer has met the defect, or a machine with far too much to do.
-_PATIENCE_S = 4.0
+_PATIENCE_S = 8.0
 # The first request of a pair also makes the NIXL handshake.
 _FIRST_REQUEST_S = 90.0
 # The prompts of these seeds share no beginning: no block is found in a prefix cache.

@@ -42,7 +42,7 @@ class Listed:
 
 
 def ask(engine: Engine, what: str = "requests") -> Listed:
-    answer = get(engine.url, f"/stanch/v1/{what}", timeout_s=20)
+    answer = get(engine.url, f"/stanch/v1/{what}", timeout_s=60)
     return Listed(answer.status, json.loads(answer.body), answer.seconds)
 
 

@@ -157,12 +157,14 @@ class Scene:
         number = next(self.numbers)
         prompt = words(64, seed=20_000 + number)
         pending = pd_request(self.prefill.url, self.decode.url, prompt, mark=MUTE, number=number)
-        until(lambda: self.decode.metric(WAITING) == 1, "parked", 30, 0.05)
+        until(lambda: self.decode.metric(WAITING) == 1, "parked", every_s=0.05)
         pending.give_up()
-        until(lambda: self.decode.metric(WAITING) == 0, "its client is gone", 30, 0.05)
+        until(lambda: self.decode.metric(WAITING) == 0, "its client is gone", every_s=0.05)
         assert (self.decode.metric(USAGE) or 0) > 0
         self.command(self.decode, "release", 5)
-        until(lambda: self._is_free() or self._has_raised(), "it is released, or something raised", 10, 0.05)
+        until(
+            lambda: self._is_free() or self._has_raised(), "it is released, or something raised", every_s=0.05
+        )
         if self._is_free():
             return
         self.order([])
@@ -170,7 +172,7 @@ class Scene:
         self.traffic()
         if not self._is_free():
             self.command(self.decode, "release", 30)
-            until(self._is_free, "it is released the second time", 30, 0.05)
+            until(self._is_free, "it is released the second time", every_s=0.05)
 
     def _is_free(self) -> bool:
         return self.decode.metric(USAGE) == 0
@@ -279,7 +281,7 @@ def raising(scene: Scene, point: str, do: Callable[[], None], missed: list[str])
         if not raised():
             missed.append(point)
         elif point not in NOT_COUNTED:
-            until(lambda: scene.count(point) > count_of(before, point), "it is counted", 5, 0.02)
+            until(lambda: scene.count(point) > count_of(before, point), "it is counted", every_s=0.02)
     except (AssertionError, NoAnswerError, TimeoutError, ValueError) as error:
         scene.order([])
         return f"{type(error).__name__}: {str(error)[:300]}"
@@ -343,7 +345,7 @@ def test_twenty_in_a_row_in_the_api_server_turn_it_off(scene: Scene) -> None:
 
 def test_twenty_in_a_row_in_the_watcher_turn_it_off(scene: Scene) -> None:
     scene.chaos[1].order(["hook:turn"], None)
-    until(lambda: "turn failed" in str(ask(scene.decode, "state").body["disabled"]), "off", 60)
+    until(lambda: "turn failed" in str(ask(scene.decode, "state").body["disabled"]), "off")
     scene.chaos[1].order([])
     scene.command(scene.decode, "drain", 30)
     scene.traffic()

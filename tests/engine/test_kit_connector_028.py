@@ -49,8 +49,8 @@ def test_the_fix_on_028(bed: Bed) -> None:
         assert text(prefill, fixed, prompt, seed, SAME) == expected
         assert text(prefill, fixed, words(TOKENS, seed=seed + 50), seed, PARK)
         assert text(prefill, fixed, prompt, seed + 90) == expected
-    until(lambda: fixed.metric(USAGE) == 0, "all blocks free", 15)
-    until(lambda: prefill.metric(USAGE) == 0, "the producer's blocks are free within its lease", 15)
+    until(lambda: fixed.metric(USAGE) == 0, "all blocks free")
+    until(lambda: prefill.metric(USAGE) == 0, "the producer's blocks are free within its lease", 25)
 
     lost = pd_request(prefill.url, stock.url, words(TOKENS, seed=80), mark=PARK, number=80)
     until(lambda: (stock.metric(USAGE) or 0) > 0.05, "parked")

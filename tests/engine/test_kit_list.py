@@ -9,7 +9,7 @@ import pytest
 
 from stanch_connector import contract
 from tests.engine.bed import Bed, Engine, Spec, until
-from tests.engine.client import Pending, Traffic, complete, get, pd_request, prefill_only
+from tests.engine.client import PATIENCE_S, Pending, Traffic, complete, get, pd_request, prefill_only
 from tests.engine.kit import MIDDLEWARE, ask, kit_path, until_listed
 from tests.engine.marks import MUTE
 from tests.engine.model import words
@@ -73,7 +73,7 @@ def test_a_healthy_engine_lists_nothing_stuck(engines: tuple[Engine, Engine]) ->
             listed = ask(decode)
             seen |= {one["status"] for one in listed.entries()}
             # A request that has just come may be on its way to its remote KV.
-            assert all(one["ageSeconds"] < 5 and not one["clientGone"] for one in listed.stuck())
+            assert all(one["ageSeconds"] < 20 and not one["clientGone"] for one in listed.stuck())
     assert traffic.failed == 0
     assert "RUNNING" in seen
     until(lambda: not ask(decode).entries(), "an idle engine lists nothing again")
@@ -151,15 +151,20 @@ def test_ids_as_the_client_knows_them(engines: tuple[Engine, Engine]) -> None:
         decode.url,
         "/v1/chat/completions",
         {
-            "model": "tiny", "messages": [{"role": "user", "content": words(20)}], "max_tokens": 150,
+            "model": "tiny", "messages": [{"role": "user", "content": words(20)}], "max_tokens": 400,
             "ignore_eos": True,
         },
         {"X-Request-Id": "talk"},
-        60,
+        PATIENCE_S,
     )  # fmt: skip
-    two = complete(decode.url, words(40), max_tokens=150, request_id="twice", more={"n": 2, "temperature": 1})
-    until(lambda: len([one for one in ask(decode).entries() if not one["clientGone"]]) >= 3, "three running")
-    ids = [one["id"] for one in ask(decode).entries() if not one["clientGone"]]
+    two = complete(decode.url, words(40), max_tokens=400, request_id="twice", more={"n": 2, "temperature": 1})
+    ids: list[str] = []
+
+    def three() -> bool:
+        ids[:] = [one["id"] for one in ask(decode).entries() if not one["clientGone"]]
+        return len(ids) >= 3
+
+    until(three, "three running")
     answers = [chat.answer(), two.answer()]
     assert [one.status for one in answers] == [200, 200], answers
     assert sorted(ids) == sorted([answers[0].body["id"], *[answers[1].body["id"]] * 2])
@@ -167,8 +172,9 @@ def test_ids_as_the_client_knows_them(engines: tuple[Engine, Engine]) -> None:
 
 def test_a_hung_engine_is_missing_never_empty(engines: tuple[Engine, Engine]) -> None:
     _, decode = engines
-    pending = complete(decode.url, words(20), max_tokens=50)
+    pending = complete(decode.url, words(20), max_tokens=400)
     with decode.frozen():
+        until(lambda: ask(decode).body["missingRanks"] == [0], "its core waits for the worker")
         listed = ask(decode)
         state = ask(decode, "state")
         assert get(decode.url, "/health").status == 200
