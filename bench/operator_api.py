@@ -9,7 +9,6 @@ import asyncio
 import json
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
@@ -47,25 +46,12 @@ def api_server(directory: Path) -> Iterator[Path]:
     running: list[subprocess.Popen[bytes]] = []
     try:
         for name, command in commands.items():
-            with (directory / f"{name}.log").open("ab") as log:
-                running.append(
-                    subprocess.Popen(
-                        [sys.executable, leash.__file__, *command],
-                        stdin=subprocess.PIPE,
-                        stdout=log,
-                        stderr=log,
-                        cwd=directory,
-                        start_new_session=True,
-                    )
-                )
+            running.append(leash.start(command, directory / f"{name}.log", cwd=directory))
         asyncio.run(_until_ready(kubeconfig, directory))
         yield kubeconfig
     finally:
         for process in running:
-            assert process.stdin is not None
-            # The leash kills its whole group at once.
-            process.stdin.close()
-            process.wait()
+            leash.end(process)
 
 
 async def _until_ready(kubeconfig: Path, directory: Path) -> None:

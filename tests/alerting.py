@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
-import socket
-import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests import prometheus as real
+from tests.engine.processes import free_ports
+from tests.prometheus import running, written
 
-_PATIENCE_S = 60.0
 # People's own rule: an engine that holds cache, and nobody waits or is served.
 HOLDS = {
     "alert": "EngineHoldsCache",
@@ -25,12 +22,6 @@ HOLDS = {
     "labels": {"severity": "page"},
     "annotations": {"summary": "{{ $labels.pod }} holds {{ $value | humanizePercentage }} for nobody"},
 }
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-    return port
 
 
 @dataclass(frozen=True)
@@ -70,17 +61,17 @@ def alertmanager(folder: Path, *to: To) -> Iterator[Alertmanager]:
         "repeat_interval": "1h",
     }
     settings = {"route": route, "receivers": [{"name": "stanch", "webhook_configs": hooks}]}
-    port = free_port()
+    port = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     log = folder / "alertmanager.log"
     arguments = [
-        f"--config.file={_written(folder / 'alertmanager.yml', settings)}",
+        f"--config.file={written(folder / 'alertmanager.yml', settings)}",
         f"--storage.path={folder / 'alertmanager'}",
         f"--web.listen-address=127.0.0.1:{port}",
         "--cluster.listen-address=",
         "--log.level=debug",
     ]
-    with _running("prometheus-alertmanager", arguments, url, log):
+    with running("prometheus-alertmanager", arguments, url, log):
         yield Alertmanager(url, log)
 
 
@@ -92,58 +83,8 @@ def prometheus(
     rules: Sequence[Mapping[str, Any]] = (HOLDS,),
 ) -> Iterator[str]:
     """It scrapes these addresses (HOST:PORT), each with its labels, once a second; its URL."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
     groups = {"groups": [{"name": "engines", "interval": "1s", "rules": list(rules)}]}
-    targets = [{"targets": [address], "labels": dict(labels)} for address, labels in engines.items()]
-    settings = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(_written(folder / "rules.yml", groups))],
-        "scrape_configs": [{"job_name": "engines", "static_configs": targets}],
-        "alerting": {
-            "alertmanagers": [{"static_configs": [{"targets": [sends_to.url.removeprefix("http://")]}]}]
-        },
-    }
-    arguments = [
-        f"--config.file={_written(folder / 'prometheus.yml', settings)}",
-        f"--storage.tsdb.path={folder / 'prometheus'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        "--log.level=warn",
-    ]
-    with _running("prometheus", arguments, url, folder / "prometheus.log"):
+    told = [sends_to.url.removeprefix("http://")]
+    files = [written(folder / "rules.yml", groups)]
+    with real.prometheus(folder, real.static(engines), rules=files, alertmanagers=told) as url:
         yield url
-
-
-def _written(path: Path, data: object) -> Path:
-    path.write_text(json.dumps(data))  # JSON is YAML
-    return path
-
-
-@contextmanager
-def _running(program: str, arguments: Sequence[str], url: str, log: Path) -> Iterator[None]:
-    found = shutil.which(program)
-    if found is None:
-        pytest.skip(f"no {program}: apt-get install prometheus prometheus-alertmanager")
-    with log.open("wb") as out:
-        process = subprocess.Popen([found, *arguments], stdout=out, stderr=out)
-    try:
-        end = time.monotonic() + _PATIENCE_S
-        while not _ready(url):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
-            time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(20)
-        process.kill()
-        process.wait()
-
-
-def _ready(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
-            return True
-    except OSError:
-        return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Generator
+from typing import Any, Protocol, runtime_checkable
 
 import pytest
 
@@ -13,6 +15,14 @@ TIERS = {
     "cluster": "a real Kubernetes: `make test-cluster` (root; built once, outside the checkout, in 8 min)",
     "e2e": "real vLLM engines on a real Kubernetes: `make test-e2e` (what the two tiers before need)",
 }
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A fixture's value that can tell what went on: a failed test shows it."""
+
+    def story(self) -> str: ...
+
 
 _ran: Counter[str] = Counter()
 _skipped: Counter[tuple[str, str]] = Counter()
@@ -45,6 +55,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
     _left_out.update(_tier(item) for item in items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what its fixtures tell."""
+    report = yield
+    arguments: dict[str, Any] = getattr(item, "funcargs", {})
+    for name, found in arguments.items() if report.failed else ():
+        if isinstance(found, Telling):
+            try:
+                report.sections.append((name, found.story()))
+            except Exception as error:  # what it would tell of may be away
+                report.sections.append((name, repr(error)))
+    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -72,14 +71,7 @@ class LeaderWorkerSets:
         self._cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", crds)
         command = [str(self._built / "lws"), f"--config={self._config}"]
         command += [f"--kubeconfig={self._cluster.kubeconfig}", "--zap-log-level=info"]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, leash.__file__, *command],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        self._process = leash.start(command, self._log)
         self._cluster.apply(self._webhooks())
         wait_for("the LeaderWorkerSet controller's answer", self._answers, _START_SECONDS)
 
@@ -87,10 +79,7 @@ class LeaderWorkerSets:
         self._cluster.kubectl("delete", "--ignore-not-found", "mutatingwebhookconfiguration", _WEBHOOKS)
         self._cluster.kubectl("delete", "--ignore-not-found", "-f", str(self._built / "crds"))
         if self._process is not None:
-            assert self._process.stdin is not None
-            # The leash kills its whole group at once.
-            self._process.stdin.close()
-            self._process.wait()
+            leash.end(self._process)
 
     def _configuration(self) -> dict[str, Any]:
         return {

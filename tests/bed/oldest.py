@@ -9,7 +9,6 @@ It listens on loopback and needs no root. Both processes end with whoever starte
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -63,15 +62,7 @@ class OldestApi:
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
 
     def _launch(self, name: str, command: Sequence[str]) -> None:
-        with self._log(name).open("ab") as log:
-            self._processes[name] = subprocess.Popen(
-                [sys.executable, leash.__file__, *command],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=self._directory,
-                start_new_session=True,
-            )
+        self._processes[name] = leash.start(command, self._log(name), cwd=self._directory)
 
     def _ready(self) -> bool:
         for name, process in self._processes.items():
@@ -81,10 +72,7 @@ class OldestApi:
 
     def _end(self) -> None:
         for process in self._processes.values():
-            assert process.stdin is not None
-            # The leash kills its whole group at once.
-            process.stdin.close()
-            process.wait()
+            leash.end(process)
 
     def _log(self, name: str) -> Path:
         return self._directory / f"{name}.log"

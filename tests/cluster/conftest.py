@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 
@@ -76,16 +75,3 @@ def played(cluster: Cluster, operated: Operated, request: pytest.FixtureRequest)
     tests = [getattr(item, "function", None) for item in request.session.items if item.path == request.path]
     with playing(cluster, operated, tests) as scenes:
         yield scenes
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show a failed test's pods and events."""
-    report = yield
-    arguments: dict[str, Any] = getattr(item, "funcargs", {})
-    found = arguments.get("namespace")
-    if report.failed and isinstance(found, Namespace):
-        report.sections.append((f"namespace {found.name}", found.story()))
-    return report

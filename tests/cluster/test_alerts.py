@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from stanch_connector.contract import ROUTE_REQUESTS
-from tests.alerting import HOLDS, Alertmanager, To, alertmanager, free_port, prometheus
+from tests.alerting import HOLDS, Alertmanager, To, alertmanager, prometheus
 from tests.bed import manifests
 from tests.bed.cluster import Namespace, Object, wait_for
 from tests.cluster.installed import Installed
 from tests.cluster.operators import Operator, operating
 from tests.cluster.scenes import PATIENCE_S, Scene, outcome, steps
+from tests.engine.processes import free_ports
 
 pytestmark = pytest.mark.cluster
 
@@ -38,7 +39,8 @@ class Alerting:
 def alerting(stanch: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alerting]:
     folder = tmp_path_factory.mktemp("alerting")
     (folder / "token").write_text(TOKEN)
-    ports = free_port(), free_port()
+    first = free_ports(2)
+    ports = first, first + 1
     token = {"STANCH_ALERTS_TOKEN_FILE": str(folder / "token")}
     http = {"authorization": {"credentials_file": str(folder / "token")}}
     to = [To(f"http://127.0.0.1:{port}/alerts/v4", http) for port in ports]

@@ -31,14 +31,6 @@ def release(cluster: Cluster, stanch_image: str) -> Iterator[Release]:
         yield Release(cluster, where)
 
 
-@pytest.fixture(autouse=True)
-def _story(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    found = request.node.funcargs.get("release")
-    if isinstance(found, Release):
-        request.node.add_report_section("call", "release", found.story())
-
-
 def scene_in(namespace: Namespace) -> Scene:
     """Its operator is the release's, so none is a process here."""
     return Scene(namespace, Operator("", Path("none")))

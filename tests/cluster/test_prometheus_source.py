@@ -20,7 +20,8 @@ from tests.cluster.installed import Installed
 from tests.cluster.operators import Operator, operating
 from tests.cluster.scenes import PATIENCE_S, RESTART, Scene, outcome, steps
 from tests.edge.authority import Authority
-from tests.edge.prometheus_server import free_port, prometheus
+from tests.engine.processes import free_ports
+from tests.prometheus import prometheus
 
 pytestmark = pytest.mark.cluster
 
@@ -44,7 +45,7 @@ class World:
 @pytest.fixture(scope="module")
 def world(stanch: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("prometheus")
-    authority, port = Authority(folder), free_port()
+    authority, port = Authority(folder), free_ports(1)
     (folder / "password").write_text(PASSWORD)
     guarded = f"https://127.0.0.1:{port}"
     table = [
@@ -63,7 +64,7 @@ def world(stanch: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         prometheus(folder / "guarded", found_by(folder, "team", "replica_of"), port=port, web=web),
         operating(stanch, folder, STANCH_PROMETHEUS_TABLE=str(folder / "table.yaml")) as operator,
     ):
-        silent = f"http://127.0.0.1:{free_port()}"
+        silent = f"http://127.0.0.1:{free_ports(1)}"
         (folder / "table.yaml").write_text(json.dumps([{"url": plain}, {"url": silent}, *table]))
         yield World(operator, plain, guarded, silent, folder)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.bed.place import BedError
 from tests.bed.vllm import Vllm
 from tests.cluster.installed import installed
 from tests.cluster.operators import operating
-from tests.e2e.shop import Shop
 from tests.e2e.stage import STEP_MS, Stage
 
 
@@ -48,26 +46,3 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             yield played
     finally:
         namespace.remove()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show a failed test's incidents, pods, and the ends of the logs."""
-    report = yield
-    arguments: dict[str, Any] = getattr(item, "funcargs", {})
-    played = arguments.get("stage")
-    if report.failed and isinstance(played, Stage):
-        report.sections.append(("end to end", _story(played)))
-    if report.failed and isinstance(fresh := arguments.get("shop"), Shop):
-        report.sections.append(("from nothing", fresh.story()))
-    return report
-
-
-def _story(played: Stage) -> str:
-    parts = [played.scene.story(), played.namespace.story()]
-    for pod in played.scene.ips:
-        parts += [f"--- {pod}", played.namespace.kubectl("logs", pod, "--tail=25")]
-    parts += ["--- operator", *(str(line) for line in played.scene.operator.lines()[-60:])]
-    return "\n".join(parts)

@@ -55,6 +55,14 @@ class Stage:
             self.warm_up(prefill, decode)
         self.expected = learn(self.url(names["prefill"][0]), self.url(names["decode"][0]), PROMPTS)
 
+    def story(self) -> str:
+        """Incidents, pods, and the ends of the logs, for a failure's report."""
+        parts = [self.scene.story(), self.namespace.story()]
+        for pod in self.scene.ips:
+            parts += [f"--- {pod}", self.namespace.kubectl("logs", pod, "--tail=25")]
+        parts += ["--- operator", *(str(line) for line in self.scene.operator.lines()[-60:])]
+        return "\n".join(parts)
+
     def url(self, pod: str) -> str:
         return f"http://{self.scene.ips[pod]}:{manifests.PORT}"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from stanch.edge.telemetry import Telemetry
 from stanch.settings import Settings
 from tests.edge.fake_vllm import until
 from tests.edge.small_cluster import NAMESPACE, SmallCluster
+from tests.engine.processes import free_ports
 
 TOKEN, OTHER = "0123456789abcdef-right", "0123456789abcdef-other"
 START = "2026-11-30T04:42:21.123Z"
@@ -153,7 +153,7 @@ async def world(
     telemetry = Telemetry(Journal(log))
     async with SmallCluster(path) as api, Cluster(api.config) as cluster:
         found = World(api, telemetry, log, token=TOKEN if token_file is not None else None)
-        given = replace(given, alerts_port=_free_port(), **settings)
+        given = replace(given, alerts_port=free_ports(1), **settings)
         async with receiving(given, cluster, telemetry, lambda: 1_800_000_000.0, bounds) as task:
             found.port, found.task = given.alerts_port, task
             yield found
@@ -166,9 +166,3 @@ def play(script: Callable[[World], Awaitable[None]], path: Path, **more: Any) ->
             await asyncio.wait_for(script(found), 120)
 
     asyncio.run(whole())
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-    return port

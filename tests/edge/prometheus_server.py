@@ -1,30 +1,24 @@
-"""Answers of Prometheus: made of pages as it would scrape them, by a server on loopback whose every answer a
-test decides, and by Debian's real one.
-"""
+"""Answers of Prometheus: made of pages as it would scrape them, and by a server on loopback whose every
+answer a test decides."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import socket
 import ssl
-import subprocess
 import threading
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stanch.edge.prometheus_query import MARK, NAMES
+from tests.prometheus import written
 
 Series = dict[str, Any]
 # What makes an answer to one query.
@@ -135,86 +129,4 @@ class FakePrometheus:
 
 def allowing(folder: Path, *urls: str) -> Path:
     """An administrator's table of these, without credentials."""
-    return _written(folder / "allowed.yaml", [{"url": url} for url in urls])
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def static(
-    targets: Mapping[str, Mapping[str, str]], relabel: Sequence[Mapping[str, Any]] = ()
-) -> dict[str, Any]:
-    """A scrape_config of these addresses (host:port), each with its labels. relabel: of the series."""
-    configs = [{"targets": [address], "labels": dict(labels)} for address, labels in targets.items()]
-    return {"metric_relabel_configs": list(relabel), "static_configs": configs}
-
-
-@contextlib.contextmanager
-def prometheus(
-    folder: Path,
-    scrape: Mapping[str, Any],
-    seconds: float = 1.0,
-    port: int = 0,
-    web: Mapping[str, Any] | None = None,
-    rules: Sequence[Path] = (),
-) -> Iterator[str]:
-    """Debian's Prometheus, scraping that every so many seconds; its URL. port: 0 for a free one. web: its
-    TLS and who may ask. rules: files of rules. Skips where it is not installed."""
-    binary = shutil.which("prometheus")
-    if binary is None:
-        pytest.skip("no Prometheus: apt-get install prometheus")
-    every = f"{int(seconds * 1000)}ms"
-    settings = {
-        "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
-        "rule_files": [str(path) for path in rules],
-        "scrape_configs": [{"job_name": "vllm", **scrape}],
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    port = port or free_port()
-    command = [
-        binary,
-        f"--config.file={_written(folder / 'prometheus.yml', settings)}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        f"--web.config.file={_written(folder / 'web.yml', web or {})}",
-        "--log.level=error",
-    ]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    url = f"{'https' if web and 'tls_server_config' in web else 'http'}://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 60
-        while not _ready(url):
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.05)
-        yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _written(path: Path, data: object) -> Path:
-    path.write_text(json.dumps(data, ensure_ascii=False))  # JSON is YAML
-    return path
-
-
-def _ready(url: str) -> bool:
-    """Whether it serves, to whomever."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5, context=context):
-            return True
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code == 401
-    except OSError:
-        return False
+    return written(folder / "allowed.yaml", [{"url": url} for url in urls])

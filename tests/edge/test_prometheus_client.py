@@ -12,7 +12,8 @@ import pytest
 from stanch.edge import prometheus_client
 from stanch.edge.prometheus_client import Answer, Client, PrometheusError
 from tests.edge.authority import Authority
-from tests.edge.prometheus_server import FakePrometheus, Reply, allowing, free_port, vector
+from tests.edge.prometheus_server import FakePrometheus, Reply, allowing, vector
+from tests.engine.processes import free_ports
 
 pytestmark = pytest.mark.unit
 row = pytest.param
@@ -133,7 +134,7 @@ def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nobody_there() -> None:
     started = time.monotonic()
-    assert refused(f"http://127.0.0.1:{free_port()}") == (
+    assert refused(f"http://127.0.0.1:{free_ports(1)}") == (
         "PrometheusUnreachable",
         "URL: the connection was refused",
     )

@@ -24,7 +24,8 @@ from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.waking import ended
 from tests.edge.fake_vllm import FakeVllm, Rank, decode_evidence, prefill_evidence, until
-from tests.edge.prometheus_server import allowing, prometheus, static
+from tests.edge.prometheus_server import allowing
+from tests.prometheus import prometheus, static
 
 pytestmark = pytest.mark.unit
 row = pytest.param

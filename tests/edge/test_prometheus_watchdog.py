@@ -18,9 +18,10 @@ from stanch.edge.findings import Finding, Mark
 from stanch.edge.foresight import foresee
 from tests.edge.fake_kit import FakeKit, entry
 from tests.edge.fake_vllm import FakeVllm, until
-from tests.edge.prometheus_server import FakePrometheus, Reply, allowing, prometheus, static
+from tests.edge.prometheus_server import FakePrometheus, Reply, allowing
 from tests.edge.small_cluster import NAMESPACE, SmallCluster
 from tests.edge.test_watchdog import RESTART, Scene
+from tests.prometheus import prometheus, static
 
 pytestmark = pytest.mark.unit
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from tests.engine import install, processes
+from tests.engine import install, leash, processes
 from tests.engine.client import MODEL_NAME, NoAnswerError, get
 from tests.engine.model import write_model
 
@@ -86,17 +86,7 @@ class Engine:
 
     def launch(self) -> None:
         """Start the processes and return at once; see wait_ready."""
-        leash = [sys.executable, str(HERE / "leash.py")]
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*leash, *self._command()],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment(),
-                cwd=self._directory,
-                start_new_session=True,
-            )
+        self._process = leash.start(self._command(), self.log, cwd=self._directory, env=self._environment())
 
     def wait_ready(self, deadline_s: float = START_DEADLINE_S) -> None:
         """Wait for /health to say 200. Raises EngineError, at once when the process has died."""
@@ -212,7 +202,6 @@ class Engine:
     def _group(self) -> int:
         if self._process is None:
             raise EngineError(f"{self.name} is not running")
-        # start_new_session made the leash the leader, so its pid is the group's number.
         return self._process.pid
 
     def _command(self) -> list[str]:
@@ -328,6 +317,10 @@ class Bed:
         for engine in started:
             engine.wait_ready()
         return started
+
+    def story(self) -> str:
+        """For a failure's report."""
+        return self.tails(25)
 
     def tails(self, lines: int = 40) -> str:
         """The end of each engine's log."""

@@ -1,9 +1,8 @@
-"""Fixtures of the engine tier, and the engines' own words beside a failure."""
+"""Fixtures of the engine tier."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -29,16 +28,3 @@ def clean_pair(pair: Pair) -> Pair:
     """The pair with a decode engine that holds nothing."""
     pair.clean()
     return pair
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the ends of the engines' logs with a failure."""
-    report = yield
-    arguments: dict[str, Any] = getattr(item, "funcargs", {})
-    engines = arguments.get("bed")
-    if report.failed and isinstance(engines, Bed):
-        report.sections.append(("engine logs", engines.tails(25)))
-    return report

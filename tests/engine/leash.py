@@ -13,7 +13,33 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
+
+
+def start(
+    command: Sequence[str], log: Path, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """The command on a leash of this process's; the log gets all that it prints. The leash leads a process
+    group: its pid is the group's number."""
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, __file__, *command],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            cwd=cwd,
+            env=env,
+            start_new_session=True,
+        )
+
+
+def end(held: subprocess.Popen[bytes]) -> None:
+    """Let go of the leash, which kills its whole group at once; returns when it has ended."""
+    assert held.stdin is not None
+    held.stdin.close()
+    held.wait()
 
 
 def main(command: list[str]) -> int:

@@ -19,9 +19,9 @@ from stanch.edge.demo.fleet import Fleet
 from stanch.edge.monitoring.files import groups
 from stanch.edge.monitoring.readings import Pace
 from stanch.edge.monitoring.rules import rule_file
-from tests.edge.prometheus_server import prometheus, static
 from tests.monitoring.busy import kit_page, operator_page
 from tests.monitoring.test_dashboard import VARIABLES, expressions
+from tests.prometheus import prometheus, static
 
 pytestmark = pytest.mark.unit
 
