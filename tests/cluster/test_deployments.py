@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 
@@ -89,6 +90,13 @@ def test_a_wrong_spec_shows_and_no_pod_is_touched(shop: Shop) -> None:
     shop.until("Ready", "False Invalid")
     assert shop.message("Ready").startswith("spec.roles[decode].engine.args[0]: ")
     shop.edit(lambda spec: spec["roles"][1]["engine"].pop("args"))
+    shop.until("Ready", "True Serving")
+    plain = copy.deepcopy(shop.must("DisaggDeployment")["spec"]["roles"][1]["template"])
+    engine = {"name": "vllm", "resources": {"requests": {"cpu": "lots"}}}
+    shop.edit(lambda spec: spec["roles"][1]["template"]["spec"].update(containers=[engine]))
+    shop.until("Ready", "False Invalid")
+    assert "resources.requests[cpu]: is 'lots'" in shop.message("Ready")
+    shop.edit(lambda spec: spec["roles"][1].update(template=plain))
     shop.until("Ready", "True Serving")
     shop.edit(lambda spec: spec["roles"][1]["template"]["spec"].update(restartPolicy="Sometimes"))
     shop.until("Ready", "False Refused")

@@ -102,8 +102,10 @@ class TestApply:
             ({"imge": "typo"}, "imge"),
             ({"resources": {"limits": {"cpu": "-1"}}}, "must be greater than or equal to 0"),
             ({"image": 7}, "image"),
+            ({"resources": {"limits": {"cpu": "lots"}}}, "quantities must match"),
+            ({"livenessProbe": {"httpGet": {"port": {}}}}, "cannot unmarshal object"),
         ],
-        ids=["unknown field", "wrong value", "wrong type"],
+        ids=["unknown field", "wrong value", "wrong type", "no quantity", "wrong type of two"],
     )
     def test_what_the_server_will_never_take(
         self, shop: Shop, speaker: Speaker, container: dict[str, Any], words: str, dry_run: bool

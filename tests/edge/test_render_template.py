@@ -23,6 +23,10 @@ def vllm(**fields: Any) -> dict[str, Any]:
     return {"template": {"spec": {"containers": [{"name": "vllm", **fields}]}}}
 
 
+def cpu(value: object) -> dict[str, Any]:
+    return {"resources": {"limits": {"cpu": value}}}
+
+
 def test_a_script_may_start_the_engine_where_it_hands_on_what_it_is_told() -> None:
     command = ["bash", "-c", 'ulimit -l unlimited; exec vllm serve "$@"', "vllm"]
     found = container(rendered(deployment(decode=vllm(command=command))))
@@ -149,6 +153,23 @@ def test_a_template_is_laid_over_what_is_made() -> None:
             "does not hand on its arguments",
         ),
         (vllm(volumeMounts=[{"name": "x", "mountPath": "/opt/stanch"}]), "template", "/opt/stanch"),
+        (
+            vllm(resources={"requests": {"cpu": "lots", "memory": "1Gi"}}),
+            "template.spec.containers[0].resources.requests[cpu]",
+            "is 'lots', which is no quantity",
+        ),
+        (
+            {"template": {"spec": {"initContainers": [{"name": "a", "image": "a", **cpu("1GiB")}]}}},
+            "template.spec.initContainers[0].resources.limits[cpu]",
+            "is '1GiB'",
+        ),
+        (
+            {"template": {"spec": {"volumes": [{"name": "a", "emptyDir": {"sizeLimit": "huge"}}]}}},
+            "template.spec.volumes[0].emptyDir.sizeLimit",
+            "is 'huge'",
+        ),
+        ({"template": {"spec": cpu("x")}}, "template.spec.resources.limits[cpu]", "is 'x'"),
+        ({"template": {"spec": {"overhead": {"cpu": "x"}}}}, "template.spec.overhead[cpu]", "is 'x'"),
         ({"engine": {"args": ["--headless"]}}, "engine.args[0]", "engines of several pods"),
         ({"engine": {"port": 5601}, "parallelism": {"data": 2}}, "engine.port", "one of 5600 to 5601"),
     ],
@@ -158,6 +179,39 @@ def test_what_cannot_be_is_told_by_its_place(decode: dict[str, Any], path: str, 
     (said,) = problems(deployment(decode=decode))
     assert said.startswith(f"spec.roles[decode].{path}")
     assert words in said
+
+
+# As the API server of Kubernetes 1.35.4 takes them, but for the last of those that are none: over that one it
+# thinks until its time is over.
+QUANTITIES: list[object] = [1, 0, 1.5, 1e22, "1", "500m", "16Gi", ".5Gi", "5.Gi", "1e3", "1E5", "1e-3", "1E"]
+QUANTITIES += ["1k", "1n", " 1", "1 ", "+1", "-1"]
+NONE: list[object] = [
+    "",
+    "lots",
+    "1.5x",
+    "1.5.5Gi",
+    "1GiB",
+    "1K",
+    "1e3.5",
+    "1e3Gi",
+    ".",
+    "1 Gi",
+    "\u0661",
+    True,
+]
+NONE += [[1], {}, "x" * 10_000, "1e99999999999"]
+
+
+@pytest.mark.parametrize("value", QUANTITIES)
+def test_what_is_a_quantity(value: object) -> None:
+    assert container(rendered(deployment(decode=vllm(**cpu(value)))))["resources"] == cpu(value)["resources"]
+
+
+@pytest.mark.parametrize("value", NONE, ids=lambda value: repr(value)[:20])
+def test_what_is_none(value: object) -> None:
+    (said,) = problems(deployment(decode=vllm(**cpu(value))))
+    assert said.startswith("spec.roles[decode].template.spec.containers[0].resources.limits[cpu]: is ")
+    assert len(said) < 250
 
 
 def test_the_problems_of_all_parts_are_told_at_once() -> None:
@@ -195,12 +249,13 @@ EVERYWHERE: dict[str, Any] = {
                 "readinessProbe": {"httpGet": {"path": "/health", "port": "http"}},
                 "livenessProbe": {"exec": {"command": ["x"]}},
                 "lifecycle": {"preStop": {"exec": {"command": ["x"]}}},
-                "resources": {"limits": {"gpu": 1}},
+                "resources": {"limits": {"gpu": 1}, "requests": {"cpu": "500m"}},
             },
             {"name": "proxy", "image": "p", "env": [{"name": "A"}]},
         ],
         "initContainers": [{"name": "i", "image": "i", "restartPolicy": "Always"}],
-        "volumes": [{"name": "m", "emptyDir": {}}],
+        "volumes": [{"name": "m", "emptyDir": {"sizeLimit": "1Gi"}}],
+        "overhead": {"cpu": 1},
         "nodeSelector": {"a": "b"},
         "tolerations": [{"key": "a"}],
     },

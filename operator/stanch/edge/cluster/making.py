@@ -21,8 +21,13 @@ MANAGER: Final = "stanch"
 # JSON is YAML; the media type of JSON is not taken by Kubernetes 1.30.
 _APPLY = "application/apply-patch+yaml"
 # A field that the kind has not, or of another type, is a 500 (k8s.io/apimachinery 0.35,
-# util/managedfields/internal/structuredmerge.go); asking again would change nothing.
-_NOT_OF_THE_SCHEMA = ("failed to create typed patch object", "failed to convert patch object")
+# util/managedfields/internal/structuredmerge.go), and so is a value that cannot be read, as a quantity that
+# is none; asking again would change nothing.
+_NOT_OF_THE_SCHEMA = (
+    "failed to create typed patch object",
+    "failed to convert patch object",
+    "failed to convert new object",
+)
 # Whether a kind that is not Kubernetes' own is there is asked so often.
 _LOOK_AGAIN_SECONDS = 60.0
 

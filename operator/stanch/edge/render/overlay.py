@@ -1,7 +1,8 @@
 """What a role's template may not say: what fields of its own have, and what makes its pods those of the role.
 Pure.
 
-That it is a template at all, the API server says, when what was made of it is tried there.
+That it is a template at all, the API server says, when what was made of it is tried there; but for
+quantities, of which it says too little (quantities.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 from stanch.api.names import GROUP
 from stanch.edge.render.place import HTTP, LABEL_MANAGED, Object, Problem
+from stanch.edge.render.quantities import unreadable
 
 _METADATA = ("annotations", "labels")
 _NEEDED = (("metadata",), ("metadata", "labels"), ("spec",), ("spec", "containers"))
@@ -34,7 +36,7 @@ def checked(template: Object, laid: Object, path: str, container: str, port: int
                 found += _own(one, here, port)
             elif not one.get("image"):
                 found.append(Problem(f"{here}.image", f"is missing: only container {container} gets one"))
-    return tuple(found)
+    return (*found, *unreadable(spec, f"{path}.spec"))
 
 
 def _dig(value: Object, keys: Sequence[str]) -> object:
