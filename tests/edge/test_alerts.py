@@ -16,7 +16,7 @@ from stanch.core.history import Trigger
 from stanch.edge.alerts_incidents import incident_name
 from stanch.edge.alerts_listener import Bounds
 from stanch.edge.alerts_payload import Alert
-from tests.edge.alerts_world import START, World, alert, payload, play, world
+from tests.edge.alerts_world import SMALL, START, World, alert, payload, play, world
 from tests.edge.fake_api import refusal
 from tests.edge.fake_vllm import until
 
@@ -31,7 +31,7 @@ def test_an_alert_becomes_an_incident(tmp_path: Path) -> None:
         w.pod()
         answer = await w.send(payload(alert()))
         assert (answer.code, answer.data) == (
-            202,
+            200,
             {
                 "schema": "stanch.alerts/1",
                 "accepted": 1,
@@ -141,7 +141,7 @@ def test_resolved_is_written_down_and_nothing_else(tmp_path: Path) -> None:
         (made,) = w.api.incidents
         made["status"] = {"phase": "Drain", "unit": "shop/d0", "steps": [{"name": "Drain", "start": START}]}
         answer = await w.send(payload(alert(**RESOLVED)))
-        assert (answer.code, answer.data["resolved"], answer.data["accepted"]) == (202, 1, 0)
+        assert (answer.code, answer.data["resolved"], answer.data["accepted"]) == (200, 1, 0)
         await w.worked(resolved=1)
         status = made["status"]
         assert status["alertResolved"] == "2026-11-30T05:00:00.000000Z"
@@ -320,8 +320,12 @@ def test_what_the_server_will_never_take_is_told_and_the_next_one_comes(tmp_path
             return None
 
         w.api.refuse = refuse
-        await w.send(payload(alert("d0"), alert("d1", fingerprint="d1")))
+        both = payload(alert("d0"), alert("d1", fingerprint="d1"))
+        answer = await w.send(both)
         await w.worked(failed=1, created=1)
+        # Alertmanager counts it as a notification that failed, and tries again.
+        said = ["1 alerts could not be written to the API server"]
+        assert (answer.code, answer.data["errors"]) == (503, said)
         (line,) = w.lines("alert-failed")
         assert (line["level"], "not you" in line["message"]) == ("error", True)
 
@@ -348,6 +352,35 @@ def test_an_answer_of_no_sense_ends_nothing(tmp_path: Path) -> None:
     play(script, tmp_path)
 
 
+def test_success_is_answered_when_the_incident_is_written(tmp_path: Path) -> None:
+    """Alertmanager sends an alert again after a failure, and after a success hours later: what is only in our
+    memory when we crash must not count as taken."""
+
+    async def script(w: World) -> None:
+        w.pod()
+        stuck = asyncio.Event()
+
+        async def refuse(request: web.Request) -> tuple[int, dict[str, Any]] | None:
+            if request.method == "POST":
+                await stuck.wait()
+            return None
+
+        w.api.refuse = refuse
+        one = payload(alert())
+        for _ in range(2):
+            answer = await w.send(one)
+            assert (answer.code, answer.headers["retry-after"]) == (503, "5")
+        (line,) = w.lines("alerts-not-written")
+        assert line["message"] == "1 alerts are not written to the API server yet"
+        waiting = asyncio.create_task(w.send(one))
+        stuck.set()
+        assert (await waiting).code == 200
+        await w.worked(created=1)
+        assert len(w.api.incidents) == 1
+
+    play(script, tmp_path, bounds=replace(SMALL, answer_seconds=0.5))
+
+
 def test_the_queue_is_bounded(tmp_path: Path) -> None:
     """Nothing of what has no room is taken, and the answer makes Alertmanager send it again."""
 
@@ -362,15 +395,22 @@ def test_the_queue_is_bounded(tmp_path: Path) -> None:
         w.api.refuse = refuse
         for part in range(2):
             many = [alert(fingerprint=f"{part}a{n}") for n in range(1000)]
-            assert (await w.send(payload(*many))).code == 202
+            late = await w.send(payload(*many))
+            assert (late.code, late.data["errors"]) == (
+                503,
+                ["1000 alerts are not written to the API server yet"],
+            )
         full = await w.send(payload(alert()))
         assert (full.code, full.headers["retry-after"]) == (503, "10")
-        assert (await w.send(payload(alert(fingerprint="0a0")))).code == 200
+        assert full.data["errors"] == ["too many alerts wait"]
+        # One that has come before takes no room, and is no more written than it was.
+        again = await w.send(payload(alert(fingerprint="0a0")))
+        assert (again.code, again.data["errors"][0][:24]) == (503, "1 alerts are not written")
         stuck.set()
         await w.worked(created=2000)
-        assert (await w.send(payload(alert()))).code == 202
+        assert (await w.send(payload(alert()))).code == 200
 
-    play(script, tmp_path, bounds=replace(Bounds(), connection_seconds=60.0))
+    play(script, tmp_path, bounds=replace(Bounds(), connection_seconds=60.0, answer_seconds=0.1))
 
 
 def test_at_the_end_what_was_taken_is_worked_off(tmp_path: Path) -> None:
@@ -378,12 +418,12 @@ def test_at_the_end_what_was_taken_is_worked_off(tmp_path: Path) -> None:
         for number in range(20):
             w.pod(f"d{number}")
         many = [alert(f"d{number}", fingerprint=f"{number}") for number in range(20)]
-        assert (await w.send(payload(*many))).code == 202
+        assert (await w.send(payload(*many))).code == 503
 
     found: list[World] = []
 
     async def whole() -> None:
-        async with world(tmp_path) as w:
+        async with world(tmp_path, bounds=replace(SMALL, answer_seconds=0.0)) as w:
             found.append(w)
             await script(w)
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from tests.alerting import Alertmanager, To, alertmanager, prometheus
-from tests.edge.alerts_world import OTHER, TOKEN, World, world
+from tests.edge.alerts_world import OTHER, SMALL, TOKEN, World, world
 from tests.edge.fake_kit import FakeKit, entry
 from tests.edge.fake_vllm import FakeVllm, until
 from tests.edge.test_alerts_tls import Keys, made
@@ -107,6 +109,28 @@ def test_what_could_not_be_taken_is_sent_again(tmp_path: Path, known: str, code:
         await w.worked(created=1)
 
     play(script, tmp_path, WITH_TOKEN)
+
+
+def test_what_could_not_be_written_is_sent_again(tmp_path: Path) -> None:
+    """The API server hangs: with repeat_interval 1h nobody else would bring the alert again after a crash."""
+
+    async def script(w: World, manager: Alertmanager) -> None:
+        w.pod()
+        hangs = asyncio.Event()
+
+        async def refuse(_: web.Request) -> tuple[int, dict[str, Any]] | None:
+            await hangs.wait()
+            return None
+
+        w.api.refuse = refuse
+        manager.fire({"alertname": "x", "namespace": "shop", "pod": "d0"})
+        await until(lambda: requests(w, 503) > 1, 60)
+        assert requests(w, 200) == 0
+        hangs.set()
+        await until(lambda: requests(w, 200) > 0, 60)
+        assert len(w.api.incidents) == 1
+
+    play(script, tmp_path, WITH_TOKEN, bounds=replace(SMALL, answer_seconds=0.2))
 
 
 def requests(w: World, code: int) -> float:

@@ -58,6 +58,6 @@ def test_of_pods_that_have_gone_they_are_forgotten_and_of_those_that_are_there_k
     assert asyncio.run(whole()) == set(kept)
 
 
-@pytest.mark.parametrize("ended", [None, "", "yesterday", 5, "2026-13-01T00:00:00Z"])
+@pytest.mark.parametrize("ended", [None, "", "yesterday", 5, "2026-13-01T00:00:00Z", "2026-01-01T00:00:00"])
 def test_what_cannot_be_told_is_kept(ended: object) -> None:
     assert not ended_before({"status": {"ended": ended}}, time.time())

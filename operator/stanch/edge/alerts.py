@@ -62,7 +62,7 @@ async def receiving(
             left = await intake.emptied(_LAST_SECONDS)
             await ended(working, both)
             if left:
-                why = f"{left} alerts were taken and not looked at; Alertmanager repeats them"
+                why = f"{left} alerts are not written yet; Alertmanager sends them again"
                 telemetry.note("warning", "alerts-left", why)
 
 

@@ -1,4 +1,5 @@
-"""Alerts are taken at once, into a bounded queue, and worked off one after another.
+"""Alerts are taken at once, into a bounded queue, and worked off one after another. Success is answered when
+all of a payload's are: the queue is in memory, and Alertmanager sends again what was not answered so.
 
 An alert only says that somebody should look: it becomes a LeakIncident, which obeys the mode, the limits and
 the proof of the watch that selects the pod, as every other. That it was resolved is written down, and nothing
@@ -35,7 +36,8 @@ _MOST_REASONS = 20
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a payload's alerts in the moment in which it came; the rest is done later."""
+    """What became of a payload's alerts in the moment in which it came. working: of each that is being worked
+    off, what comes of it (one of metrics.ALERT_RESULTS); of one that had come before, too."""
 
     accepted: int = 0
     duplicate: int = 0
@@ -43,6 +45,17 @@ class Taken:
     unmapped: int = 0
     truncated: int = 0
     reasons: tuple[tuple[str, str], ...] = ()
+    working: tuple[asyncio.Future[str], ...] = ()
+
+    async def left(self, seconds: float) -> str:
+        """Wait for so long at most. Why it must be sent again; "" where nothing is left to be done."""
+        if not self.working:
+            return ""
+        done, waiting = await asyncio.wait(self.working, timeout=seconds)
+        failed = sum(one.result() == "failed" for one in done)
+        said = f"{failed} alerts could not be written to the API server" * bool(failed)
+        late = f"{len(waiting)} alerts are not written to the API server yet" * bool(waiting)
+        return "; ".join(one for one in (said, late) if one)
 
     def as_data(self) -> dict[str, object]:
         """The body of the answer (docs/alerts.md)."""
@@ -82,12 +95,14 @@ class Intake:
         self._idle.set()
         # When what was done may be done again; None while it waits.
         self._known: OrderedDict[tuple[str, str, datetime], float | None] = OrderedDict()
+        self._working: dict[tuple[str, str, datetime], asyncio.Future[str]] = {}
         self._told: OrderedDict[str, None] = OrderedDict()
 
     def take(self, payload: Payload) -> Taken | None:
         """None where there is no room for all of it: nothing of it was taken then."""
         self._forget()
         new: dict[tuple[str, str, datetime], Work] = {}
+        working: list[asyncio.Future[str]] = []
         counts: Counter[str] = Counter()
         unmapped: list[tuple[Alert, str]] = []
         for alert in payload.alerts:
@@ -99,12 +114,17 @@ class Intake:
             work = Work(alert, place, payload.receiver)
             if work.key in self._known or work.key in new:
                 counts["duplicate"] += 1
+                if (before := self._working.get(work.key)) is not None:
+                    working.append(before)
                 continue
             counts["resolved" if alert.status == "resolved" else "accepted"] += 1
             new[work.key] = work
         if len(self._queue) + len(new) > _MOST_WAITING:
             return None
         self._known.update(dict.fromkeys(new))
+        loop = asyncio.get_running_loop()
+        futures = {key: loop.create_future() for key in new}
+        self._working |= futures
         self._queue.extend(new.values())
         self._wake()
         self._tell(payload, counts, unmapped)
@@ -115,6 +135,7 @@ class Intake:
             counts["unmapped"],
             payload.truncated_alerts,
             tuple((alert.fingerprint, why) for alert, why in unmapped[:_MOST_REASONS]),
+            (*working, *futures.values()),
         )
 
     def _place(self, alert: Alert) -> Place | str:
@@ -183,6 +204,7 @@ class Intake:
                 self._known.pop(one.key, None)
             else:
                 self._known[one.key] = self._monotonic() + _REMEMBERED_SECONDS
+            self._working.pop(one.key).set_result(result)
 
     async def _done(self, work: Work) -> str:
         """What came of it, as one of metrics.ALERT_RESULTS. Never raises: no alert ends the operator."""

@@ -26,8 +26,9 @@ from stanch.edge.waking import ended
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """head_seconds: until a request's headers are there. connection_seconds: of one connection, from its
-    acceptance to its end. rate: requests a second of those who are known; burst: so many at once."""
+    """head_seconds: until the headers of a request are there. answer_seconds: until its incidents are
+    written. connection_seconds: of one connection, from its acceptance to its end. rate: requests a second
+    of those who are known; burst: so many at once."""
 
     body_bytes: int = 1 << 20
     header_bytes: int = 8190
@@ -36,6 +37,7 @@ class Bounds:
     handshake_seconds: float = 3.0
     head_seconds: float = 3.0
     body_seconds: float = 5.0
+    answer_seconds: float = 4.0
     connection_seconds: float = 10.0
     rate: float = 20.0
     burst: int = 100

@@ -123,7 +123,11 @@ class Door:
         if taken is None:
             self._seldom("alerts-full", "more alerts wait than there is room for")
             raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many alerts wait", Retry_After="10")
-        return HTTPStatus.ACCEPTED if taken.accepted or taken.resolved else HTTPStatus.OK, taken.as_data()
+        # Whoever hears of success does not send it again for hours: a crash must not lose what is only here.
+        if left := await taken.left(self._bounds.answer_seconds):
+            self._seldom("alerts-not-written", left)
+            raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, left, Retry_After="5")
+        return HTTPStatus.OK, taken.as_data()
 
     def _known(self, request: web.BaseRequest) -> None:
         """Raises _RefusedError for whoever has no token. Who has no certificate never comes so far."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 import aiohttp
 from pydantic import ValidationError
@@ -33,7 +32,7 @@ from stanch.edge.runs import Runs
 from stanch.edge.targets import Watched
 from stanch.edge.units import Heard, Selection, fleet_of, paced, queries, select, targets, wanted
 from stanch.edge.units_build import target_name
-from stanch.edge.units_raw import Object, Ref, table, text
+from stanch.edge.units_raw import Object, Ref, table, text, unix
 
 __all__ = ["Survey", "Surveyor"]
 
@@ -228,10 +227,8 @@ class Surveyor:
 
 def ended_before(raw: Object, then: float) -> bool:
     """Whether an incident ended before that time, in Unix seconds; False where that cannot be told."""
-    try:
-        return datetime.fromisoformat(text(raw, "status", "ended").replace("Z", "+00:00")).timestamp() < then
-    except ValueError:
-        return False
+    ended = unix(text(raw, "status", "ended"))
+    return ended is not None and ended < then
 
 
 def _restless(judged: Iterable[Judged], source: Source) -> frozenset[str]:
