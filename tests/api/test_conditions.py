@@ -81,6 +81,15 @@ def test_blind_disabled_and_empty() -> None:
     assert of(World({}))["Ready"] == (False, "NoEngines")
 
 
+def test_what_was_not_read_yet_is_not_blind() -> None:
+    world = decodes(0.0, 0.0)
+    made = world.turn()
+    found = {one.type: one for one in of_watch(world.facts(), [], made, [], world.ledger, world.limits)}
+    ready, degraded = found["Ready"], found["Degraded"]
+    assert (ready.true, ready.reason) == (False, "NotReadYet")
+    assert (degraded.true, degraded.reason) == (False, "AsExpected")
+
+
 def test_of_an_incident() -> None:
     world = decodes(0.7, 0.0).run(3)
     assert [(one.type, one.true, one.reason) for one in of_incident(world.only())] == [

@@ -99,6 +99,15 @@ class TestReady:
     def test_says_why_the_watch_is_not(self) -> None:
         assert "AllBlind: refused" in conditions(BOTH, roles(deployment()), BLIND, None, False)[0].message
 
+    def test_a_watch_that_an_operator_has_only_begun_to_read_takes_nothing_away(self) -> None:
+        ready = {"type": "Ready", "status": "False", "reason": "NotReadYet"}
+        begun = {"status": {"conditions": [ready]}}
+        for before, expected in ((True, "Ready True Serving"), (False, "Ready False WatchNotReady")):
+            assert said(conditions(BOTH, roles(deployment()), begun, None, before))[0] == expected
+        assert (
+            said(conditions(BOTH, roles(deployment()), BLIND, None, True))[0] == "Ready False WatchNotReady"
+        )
+
     def test_a_watch_that_is_switched_off_is_as_it_should_be(self) -> None:
         off = {"spec": {"mode": "Disabled"}, **BLIND}
         assert said(conditions(BOTH, roles(deployment()), off, None, False))[0] == "Ready True Serving"

@@ -234,13 +234,24 @@ def test_a_condition_that_turns_is_an_event_and_a_line(scene: Scene) -> None:
 
 
 def test_that_nothing_was_read_yet_is_told_only_when_it_stays_so(scene: Scene) -> None:
-    blind = (Said("Ready", False, "AllBlind", "no engine can be read: nothing was read yet"),)
-    assert scene.telemetry.turn(SHOP, turned(said=blind)) == ()
-    (text,) = scene.telemetry.turn(SHOP, turned(said=blind))
-    assert (text.warning, text.reason) == (True, "AllBlind")
-    assert scene.telemetry.turn(SHOP, turned(said=blind)) == ()
+    unread = (Said("Ready", False, "NotReadYet", "no engine has been read yet"),)
+    # News of the watch itself bring a turn at once; the interval is 5 s, and an answer may take 15.
+    for began in (10.5, 11.0, 15.5, 30.0):
+        assert scene.telemetry.turn(SHOP, replace(turned(said=unread), began=began)) == ()
+    assert scene.lines == []
+    late = replace(turned(said=unread), began=31.0)
+    (text,) = scene.telemetry.turn(SHOP, late)
+    assert (text.warning, text.reason) == (True, "NotReadYet")
+    assert scene.telemetry.turn(SHOP, late) == ()
     (text,) = scene.telemetry.turn(SHOP, turned(verdicts=[verdict("a")], said=READY))
     assert (text.warning, text.reason) == (False, "Ready")
+
+
+def test_what_was_read_and_is_not_any_more_is_told_at_once(scene: Scene) -> None:
+    assert scene.telemetry.turn(SHOP, turned(verdicts=[verdict("a")], said=READY)) == ()
+    gone = (Said("Ready", False, "NoEngines", "no pod is selected: see spec.roles"),)
+    (text,) = scene.telemetry.turn(SHOP, turned(said=gone))
+    assert (text.warning, text.reason) == (True, "NoEngines")
 
 
 def test_the_pulse_notices_a_loop_that_is_held_up() -> None:

@@ -15,6 +15,8 @@ from stanch.core.verdict import State, Verdict
 _WELL = (Ending.RESOLVED, Ending.RECOVERED)
 _STARVED = (Reason.BUDGET, Reason.PER_HOUR)
 _SHOWN = 3
+# Of a watch whose process has begun, and has not had a reading yet.
+NOT_READ_YET = "NotReadYet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,10 @@ def _ready(
         return Said("Ready", False, "NoEngines", "no pod is selected: see spec.roles")
     if trouble is not None:
         return Said("Ready", False, trouble.reason, trouble.message)
+    if not read:
+        return Said("Ready", False, NOT_READ_YET, "no engine has been read yet")
     if len(blind) == len(read):
-        why = blind[0].cause if blind else "nothing was read yet"
-        return Said("Ready", False, "AllBlind", f"no engine can be read: {why}")
+        return Said("Ready", False, "AllBlind", f"no engine can be read: {blind[0].cause}")
     return Said("Ready", True, "Watching", f"{len(read) - len(blind)} of {len(read)} engines are read")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from stanch.api.common import Condition, ConditionStatus
 from stanch.api.deployment import Part, PartStatus
 from stanch.api.names import ANNOTATION_UPDATE
-from stanch.core.plan_conditions import Said
+from stanch.core.plan_conditions import NOT_READ_YET, Said
 from stanch.edge.units_raw import dig, rows, text, whole
 
 Object = Mapping[str, Any]
@@ -149,7 +149,9 @@ def _ready(expected: Sequence[Part], roles: Sequence[Role], watch: Object | None
     needed = dig(watch, "spec", "mode") != "Disabled" and any(
         one.wanted for one in roles if one.name is not Part.ROUTER
     )
-    if needed and text(said, "status") != "True":
+    # An operator that has just begun says of every watch that it has not read it yet.
+    begun = was_ready and text(said, "reason") == NOT_READ_YET
+    if needed and text(said, "status") != "True" and not begun:
         why = f"{text(said, 'reason')}: {text(said, 'message')}" if said else "it has not begun yet"
         return Said(READY, False, "WatchNotReady", f"{words}; LeakWatch: {why}")
     return Said(READY, True, "Serving", words)

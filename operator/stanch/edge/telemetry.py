@@ -48,6 +48,8 @@ _API_LIMIT_SECONDS = 60.0
 # A turn waits for a few requests of 10 s; fewer intervals than this may pass without one.
 _TURN_LIMIT_INTERVALS = 3.0
 _TURN_LIMIT_SECONDS = 60.0
+# An engine is read within the first interval; its answer, or a Prometheus's, comes within so long.
+_FIRST_READING_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,9 @@ class Telemetry:
         self._now = now
         self._monotonic = monotonic
         self._times: defaultdict[str, CordonTimes] = defaultdict(CordonTimes)
-        self._said: dict[str, tuple[Said, ...] | None] = {}
+        self._said: dict[str, tuple[Said, ...]] = {}
+        # When, on the monotonic clock, the first turn of a watch began.
+        self._since: dict[str, float] = {}
 
     def active(self, active: bool) -> None:
         """Whether this process is the one that repairs."""
@@ -143,11 +147,13 @@ class Telemetry:
             families.deferred.labels(*labels, reason.value).set(count)
         self._times[watch.key].judged(turned.verdicts)
         self._turned(watch, turned.interval_seconds)
-        if not turned.verdicts and watch.key not in self._said:
-            # The first turn comes before the first reading: that nothing was read yet is no news.
-            self._said[watch.key] = None
+        before = self._said.get(watch.key)
+        since = self._since.setdefault(watch.key, turned.began)
+        early = turned.began - since < turned.interval_seconds + _FIRST_READING_SECONDS
+        if not turned.verdicts and before is None and early:
+            # The first turns come before the first reading: that nothing was read yet is no news.
             return ()
-        before, self._said[watch.key] = self._said.get(watch.key), tuple(turned.said)
+        self._said[watch.key] = tuple(turned.said)
         texts = of_conditions(before, turned.said, watch.name, watch.uid)
         self._log(
             *(
@@ -176,6 +182,7 @@ class Telemetry:
         self.health.forget(_part(watch))
         self._times.pop(watch.key, None)
         self._said.pop(watch.key, None)
+        self._since.pop(watch.key, None)
 
     def note(self, level: str, event: str, message: str, **more: object) -> None:
         """A log line about something else."""
