@@ -27,6 +27,9 @@ _HOLDS = (
     "parkedRemoteKvSeconds",
 )
 HOLD_S = 2
+# Of a request that runs for half a minute. A repair comes to its drain after ten seconds, on a busy machine
+# later; what a test does then must come before the request's end, which is the drain's.
+BUSY_TOKENS = 1500
 # Of a watch that may not release.
 RESTART = {"steps": ["Restart"], "drainSeconds": 60, "cooldownSeconds": 0}
 
@@ -171,8 +174,8 @@ class Scene:
         with urllib.request.urlopen(request, timeout=seconds) as answer:
             return json.load(answer)
 
-    def busy(self, pod: str, tokens: int = 600) -> Future[Any]:
-        """An ordinary request that runs for some twelve seconds; its answer."""
+    def busy(self, pod: str, tokens: int = BUSY_TOKENS) -> Future[Any]:
+        """An ordinary request of so many tokens, fifty a second at most; its answer."""
         body = {"prompt": "one two three", "max_tokens": tokens}
         clients = ThreadPoolExecutor(1)
         asked = clients.submit(self.ask, pod, "/v1/completions", body, PATIENCE_S)
@@ -207,7 +210,7 @@ class Scene:
 
         return wait_for(f"step {name}", look, PATIENCE_S)
 
-    def draining(self, *decodes: str, tokens: int = 600) -> list[Future[Any]]:
+    def draining(self, *decodes: str, tokens: int = BUSY_TOKENS) -> list[Future[Any]]:
         """A leak on each, while an ordinary request keeps it busy: once each has an incident at Drain. The
         answers to those requests."""
         busy = [self.busy(name, tokens) for name in decodes]

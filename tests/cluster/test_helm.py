@@ -20,8 +20,8 @@ from tests.cluster.scenes import RESTART, Scene, outcome
 
 pytestmark = pytest.mark.cluster
 
-# Of a request that runs for some twenty seconds: longer than the hook takes to have the Lease.
-TOKENS = 1000
+# Of a request that runs for some forty seconds: longer than the hook takes to have the Lease.
+TOKENS = 2000
 
 
 @pytest.fixture

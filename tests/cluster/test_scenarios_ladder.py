@@ -9,7 +9,7 @@ import pytest
 
 from tests.bed import manifests
 from tests.bed.cluster import wait_for
-from tests.cluster.scenes import PATIENCE_S, RESTART, Scene, ending, outcome, steps
+from tests.cluster.scenes import BUSY_TOKENS, PATIENCE_S, RESTART, Scene, ending, outcome, steps
 from tests.cluster.together import scenario
 
 pytestmark = pytest.mark.cluster
@@ -52,7 +52,7 @@ def test_a_leak_that_may_not_be_released_is_cordoned_drained_and_restarted_in_pl
     healthy = scene.busy("d0")
     scene.leak()
     wait_for("d0 not ready", lambda: not scene.ready("d0"), PATIENCE_S)
-    assert healthy.result()["usage"]["completion_tokens"] == 600  # not lost
+    assert healthy.result()["usage"]["completion_tokens"] == BUSY_TOKENS  # not lost
     found = scene.ended()
     assert ending(found) == "Resolved", json.dumps(found["status"], indent=1)
     assert [step.partition(":")[0] for step in steps(found)] == [

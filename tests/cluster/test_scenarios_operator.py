@@ -12,7 +12,7 @@ from tests.bed import manifests
 from tests.bed.cluster import Namespace, wait_for
 from tests.cluster.installed import CRDS, Installed, account_and_rights, rights_in
 from tests.cluster.operators import Operator, operating
-from tests.cluster.scenes import PATIENCE_S, RESTART, Scene, outcome, steps
+from tests.cluster.scenes import BUSY_TOKENS, PATIENCE_S, RESTART, Scene, outcome, steps
 from tests.cluster.together import Operated, Played, scenario
 
 pytestmark = pytest.mark.cluster
@@ -59,7 +59,7 @@ def test_an_operator_that_is_upgraded_half_way(scene: Scene) -> None:
         wait_for("the new one's election", new.elected, PATIENCE_S)
         found = scene.ended()
         scene.let_go("d0")
-    assert healthy.result()["usage"]["completion_tokens"] == 600
+    assert healthy.result()["usage"]["completion_tokens"] == BUSY_TOKENS
     assert outcome(found) == ("Resolved", "Restarted")
     assert steps(found) == [
         f"{name}:Done"
@@ -80,7 +80,7 @@ def test_an_operator_that_is_killed_half_way(scene: Scene) -> None:
     scene.operator.start()
     found = scene.ended()
     assert outcome(found) == ("Resolved", "Restarted")
-    assert healthy.result()["usage"]["completion_tokens"] == 600
+    assert healthy.result()["usage"]["completion_tokens"] == BUSY_TOKENS
     scene.let_go("d0")
     assert scene.restarts("d0") == 1
     assert len(scene.incidents()) == 1
@@ -95,7 +95,7 @@ def test_pods_need_no_operator(scene: Scene) -> None:
     scene.namespace.apply(manifests.deployment("more", "decode", 1))
     scene.deployed("more", 1)
     scene.watch(remediation={**RESTART, "maxUnavailable": 2}).until_watching()
-    scene.draining("d0", "d1", tokens=1000)
+    scene.draining("d0", "d1")
     scene.operator.kill()
     marks = {name: scene.marks(name) for name in ("d0", "d1")}
     assert all("stanch.dev/cordon" in one for one in marks.values())

@@ -36,7 +36,7 @@ from stanch.edge.demo.scheduler import Ask, Phase, Remote, Scheduler
 from stanch.edge.demo.settings import Settings, settings_from, token_file
 
 VERSION = "0.29.0"
-MAX_MODEL_LEN = 1024
+MAX_MODEL_LEN = 2048
 _WORDS = (
     "a",
     "an",
