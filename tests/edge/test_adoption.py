@@ -9,7 +9,7 @@ import pytest
 
 from stanch.core import plan_conditions
 from stanch.core.sample import Role
-from stanch.edge.kit import Facts
+from stanch.edge.kit_answers import Facts
 from stanch.edge.units import Heard, fleet_of, queries, select, targets
 from tests.edge.units_world import (
     LISTED,

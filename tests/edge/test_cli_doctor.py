@@ -15,7 +15,7 @@ from stanch.core.sample import Role
 from stanch.edge import diagnosis, diagnosis_access, diagnosis_others, examination
 from stanch.edge.cluster import Cluster
 from stanch.edge.findings import Finding, Mark, exit_code, record
-from stanch.edge.kit import Facts, KitError
+from stanch.edge.kit_answers import Facts, KitError
 from stanch.edge.permissions import DEPLOYING, NEEDED, Guard, Permission, guards, lacking, policy_name
 from tests.bed import manifests
 from tests.edge.fake_api import FakeApi, refusal

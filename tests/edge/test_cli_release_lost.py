@@ -13,7 +13,7 @@ from aiohttp import web
 from stanch.edge import kit
 from stanch.edge import release as releasing
 from stanch.edge.client import session
-from stanch.edge.kit import KitError
+from stanch.edge.kit_answers import KitError
 from stanch.edge.release import Order, Released
 from tests.edge.cli import Done, inside
 from tests.edge.fake_kit import Answer, FakeKit, entry, hangs, says

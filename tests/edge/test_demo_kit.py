@@ -19,7 +19,7 @@ from stanch.edge import kit
 from stanch.edge.client import session
 from stanch.edge.demo.child import Child
 from stanch.edge.demo.pd import GaveUpError, PdRequest, RequestFailedError, pd_request
-from stanch.edge.kit import KitError
+from stanch.edge.kit_answers import Facts, KitError
 from stanch.edge.release import Order, Released, release
 from stanch_connector import contract
 
@@ -59,7 +59,7 @@ class Scene:
         lists = await kit.requests(self.http, base or self.decode)
         return {entry.id: entry for entry in lists.ranks["0"]}
 
-    async def state(self) -> kit.Facts:
+    async def state(self) -> Facts:
         return await kit.state(self.http, self.decode)
 
     async def release(self, *ids: str, dry_run: bool = False) -> Released:

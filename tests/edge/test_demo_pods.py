@@ -14,7 +14,7 @@ from stanch.core.fleet import CordonMark, Pod
 from stanch.edge.cluster import Conflict, Refused
 from stanch.edge.demo.deployment import Member, Traffic
 from stanch.edge.demo.pods import Pods
-from stanch.edge.kit import Facts
+from stanch.edge.kit_answers import Facts
 from stanch.edge.place import Pods as Place
 from stanch.edge.units import Heard
 from stanch_connector.contract import ANNOTATION_COMMAND, ANNOTATION_CORDON

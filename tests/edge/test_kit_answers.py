@@ -13,7 +13,7 @@ from stanch.core.sample import Role
 from stanch.edge import kit
 from stanch.edge.cli.options import key_reader
 from stanch.edge.errors import FileError
-from stanch.edge.kit import Facts, KitError, Lists
+from stanch.edge.kit_answers import Facts, KitError, Lists
 from tests.edge.fake_kit import Answer, FakeKit, entry, hangs, says
 from tests.edge.fake_vllm import FakeVllm, drops, talk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stanch.edge.kit import Facts
+from stanch.edge.kit_answers import Facts
 from stanch.edge.runs import Runs
 from stanch.edge.units import Heard, select
 from tests.edge.units_world import pod, status, watch

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from stanch.api.v1alpha1 import LeakWatch
 from stanch.core.fleet import Fleet, Unit
-from stanch.edge.kit import Facts
+from stanch.edge.kit_answers import Facts
 from stanch.edge.units import Heard, Object, Ref, Selection, fleet_of, select
 from tests.bed import manifests
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stanch.edge.engine import parsed_version
-from stanch.edge.kit import Facts
+from stanch.edge.kit_answers import Facts
 
 FIRST_FIXED = (0, 30)
 NEWEST_KNOWN = (0, 33)

@@ -11,7 +11,7 @@ from stanch.core.plan_limits import Mode
 from stanch.core.report import age_text
 from stanch.edge.advice import advise
 from stanch.edge.findings import Finding, Mark
-from stanch.edge.kit import Facts, KitError
+from stanch.edge.kit_answers import Facts, KitError
 from stanch.edge.permissions import LIFT
 from stanch.edge.text import printable
 from stanch.edge.units import Object

@@ -25,6 +25,7 @@ from stanch.edge import (
 from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, ObjectRef
 from stanch.edge.cluster.making import DEPLOYMENTS
 from stanch.edge.findings import Finding, Mark
+from stanch.edge.kit_answers import Facts, KitError
 from stanch.edge.live import Live, watching
 from stanch.edge.permissions import (
     DEPLOYING,
@@ -231,8 +232,8 @@ async def _engine(live: Live, session: aiohttp.ClientSession, one: Watched, abou
     if problem is not None:
         return found
     try:
-        said: kit.Facts | kit.KitError = await kit.state(session, one.base)
-    except kit.KitError as error:
+        said: Facts | KitError = await kit.state(session, one.base)
+    except KitError as error:
         said = error
     version, locked = await asyncio.gather(
         engine.version(session, one.base), _locked(session, one.base, said, live.key)
@@ -241,14 +242,12 @@ async def _engine(live: Live, session: aiohttp.ClientSession, one: Watched, abou
     return [*found, *diagnosis_access.key(about, locked, given=live.key() is not None)]
 
 
-async def _locked(
-    session: aiohttp.ClientSession, base: str, said: kit.Facts | kit.KitError, key: kit.Key
-) -> bool:
+async def _locked(session: aiohttp.ClientSession, base: str, said: Facts | KitError, key: kit.Key) -> bool:
     """Whether what the operator asks of it is refused with this key: the kit's list, else a request."""
-    if isinstance(said, kit.KitError):
+    if isinstance(said, KitError):
         return await engine.locked(session, base, key())
     try:
         await kit.requests(session, base, key)
-    except kit.KitError as error:
+    except KitError as error:
         return error.locked
     return False

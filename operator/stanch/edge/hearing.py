@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import aiohttp
 
 from stanch.edge import engine, kit
-from stanch.edge.kit import Facts, KitError
+from stanch.edge.kit_answers import Facts, KitError
 from stanch.edge.live import Live
 from stanch.edge.scrape import Scrape
 from stanch.edge.targets import Watched

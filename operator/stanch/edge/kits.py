@@ -18,7 +18,8 @@ import aiohttp
 from stanch.core.kit import Entry, KitReport
 from stanch.edge import kit
 from stanch.edge.asking import label_of
-from stanch.edge.kit import Facts, Key, KitError
+from stanch.edge.kit import Key
+from stanch.edge.kit_answers import Facts, KitError, Lists
 from stanch.edge.one_engine import SeveralError
 from stanch.edge.scrape import Scrape
 from stanch.edge.targets import Watched
@@ -174,7 +175,7 @@ class Kits:
         finally:
             known.looking = None
 
-    def _take(self, known: _Known, answer: kit.Lists) -> None:
+    def _take(self, known: _Known, answer: Lists) -> None:
         if known.facts is not None and known.facts.boot_id != answer.boot_id:
             known.lists, known.problem = {}, SeveralError()
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stanch.core.kit import Entry
 from stanch.core.report import age_text, percent
-from stanch.edge.kit import Lists
+from stanch.edge.kit_answers import Lists
 
 SCHEMA = "stanch.listing/1"
 _ENDS = {

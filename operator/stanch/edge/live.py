@@ -21,7 +21,8 @@ from stanch.core.turn import Deployment, Memory, Reading, turn
 from stanch.core.verdict import State, Verdict
 from stanch.edge import client, one_engine
 from stanch.edge.asking import Asking, Judged, Said
-from stanch.edge.kit import Facts, Key, KitError, no_key
+from stanch.edge.kit import Key, no_key
+from stanch.edge.kit_answers import Facts, KitError
 from stanch.edge.kits import Kits
 from stanch.edge.learned import Learned
 from stanch.edge.one_engine import SeveralError

@@ -16,7 +16,8 @@ from typing import TypeVar
 import aiohttp
 
 from stanch.edge import client, kit
-from stanch.edge.kit import Facts, Key, KitError, Lists
+from stanch.edge.kit import Key
+from stanch.edge.kit_answers import Facts, KitError, Lists
 
 T = TypeVar("T")
 

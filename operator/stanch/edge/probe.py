@@ -25,7 +25,8 @@ from stanch.edge.errors import FileError
 from stanch.edge.exposition import Page, read
 from stanch.edge.families import CACHE_CONFIG
 from stanch.edge.fetch import fetch
-from stanch.edge.kit import Key, KitError, exchange
+from stanch.edge.kit import Key, exchange
+from stanch.edge.kit_answers import KitError
 from stanch.edge.probed import DECODE_TOKENS, End, MisuseError, Probed, StopError, judge, total
 from stanch.edge.targets import Watched
 from stanch.edge.text import one_line

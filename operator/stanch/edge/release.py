@@ -14,7 +14,8 @@ import aiohttp
 
 from stanch.core.kit import Entry
 from stanch.edge import kit, one_engine
-from stanch.edge.kit import Key, KitError, Lists
+from stanch.edge.kit import Key
+from stanch.edge.kit_answers import KitError, Lists, said
 from stanch.edge.one_engine import SeveralError
 from stanch.edge.text import one_line
 from stanch_connector import contract
@@ -147,7 +148,7 @@ async def _post(
         )
         raise KitError(f"{how} (HTTP 401)")
     if reply.status == HTTPStatus.CONFLICT:
-        why = kit.said(data, "reason")
+        why = said(data, "reason")
         if why is None or "boot id" in why:
             raise SeveralError(": nothing was released")
         raise KitError(f"its kit ignored the order, so nothing was released: {why}")
@@ -156,7 +157,7 @@ async def _post(
     if reply.status in _GATEWAY:
         return {}
     if reply.status != HTTPStatus.OK or data.get("id") != command["id"]:
-        why = kit.said(data) or kit.said(data, "reason")
+        why = said(data) or said(data, "reason")
         text = f"its kit answers HTTP {reply.status} to the order" + (f": {why}" if why else "")
         raise KitError(f"{text}; whether it took it is not known: look at `stanch requests`")
     return data
@@ -233,7 +234,7 @@ def _told(outcome: Mapping[str, Any], command_id: str, boot_id: str, order: Orde
         boot_id,
         order.dry_run,
         one_line(str(outcome.get("state")), 20),
-        kit.said(outcome, "reason"),
+        said(outcome, "reason"),
         tuple(fates),
         _counts(counts),
         tuple(str(rank) for rank in _list(outcome.get("missingRanks"))),

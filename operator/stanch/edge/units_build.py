@@ -10,7 +10,7 @@ from stanch.api.watch import LeakWatch
 from stanch.api.watch_status import RoleName
 from stanch.core.fleet import Pod, Unit, Way
 from stanch.core.sample import Role
-from stanch.edge.kit import Facts
+from stanch.edge.kit_answers import Facts
 from stanch.edge.units_group import Ending, ending, lws_of, replicas
 from stanch.edge.units_leaving import leaving
 from stanch.edge.units_owner import chain, counts, ref_of, top

@@ -15,7 +15,7 @@ from stanch.api.names import (
     LABEL_INJECT,
 )
 from stanch.core.fleet import Capability, CommandOutcome, CordonMark, Kit
-from stanch.edge.kit import Facts
+from stanch.edge.kit_answers import Facts
 from stanch.edge.units_raw import Object, annotation, condition, dig, label, rows, table, text, texts, whole
 from stanch_connector.contract import ANNOTATION_COMMAND, ANNOTATION_CORDON, ROUTE_READY
 

@@ -13,6 +13,7 @@ from stanch.core.sample import Role, problem
 from stanch.edge import engine, kit
 from stanch.edge.asking import labels_of
 from stanch.edge.errors import FileError
+from stanch.edge.kit_answers import KitError
 from stanch.edge.live import Live
 from stanch.edge.probe import Probe
 from stanch.edge.probed import End
@@ -71,7 +72,7 @@ async def _unwell(
     boot_id = None
     try:
         boot_id = (await kit.state(session, watched.base)).boot_id
-    except kit.KitError as error:
+    except KitError as error:
         if not error.absent:
             return f"{name}: {error}"
     await live.look_again([name])

@@ -11,7 +11,7 @@ from stanch.edge import interrupt
 from stanch.edge.cli.options import key_option, key_reader, output_option, server
 
 if TYPE_CHECKING:
-    from stanch.edge.kit import Lists
+    from stanch.edge.kit_answers import Lists
 
 EXIT_DONE, EXIT_CANNOT_TELL = 0, 3
 
@@ -27,21 +27,22 @@ def requests(url: str, rank: int | None, stuck: bool, api_key_file: Path | None,
 
     Exit codes: 0 listed, 3 cannot tell (no kit, no key, a rank that does not answer).
     """
-    from stanch.edge import kit, listing
+    from stanch.edge import listing
     from stanch.edge import output as out
+    from stanch.edge.kit_answers import KitError
     from stanch.edge.one_engine import look
 
     (base, shown), key = server(url), key_reader(api_key_file)
 
     async def ask() -> Lists:
         found = (await look(base, key)).lists
-        if isinstance(found, kit.KitError):
+        if isinstance(found, KitError):
             raise found
         return found
 
     try:
         lists = interrupt.run(ask())
-    except kit.KitError as error:
+    except KitError as error:
         click.echo(f"cannot tell about {shown}: {error}", err=True)
         return EXIT_CANNOT_TELL
     label = None if rank is None else str(rank)

@@ -58,7 +58,7 @@ def release(
     from stanch.edge import output as out
     from stanch.edge import releasing
     from stanch.edge.client import session
-    from stanch.edge.kit import KitError
+    from stanch.edge.kit_answers import KitError
     from stanch.edge.release import Order
     from stanch.edge.release import release as carry_out
 
