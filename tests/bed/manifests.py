@@ -12,7 +12,7 @@ Object = dict[str, Any]
 Role = Literal["prefill", "decode"]
 PORT = 8000
 # What says no says it at once. A machine that is busy with other tests answers late, which is no no.
-_ANSWER_SECONDS = 20
+ANSWER_SECONDS = 20
 APP = "engines"
 # On every pod of a LeaderWorkerSet.
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
@@ -96,8 +96,8 @@ def disagg_deployment(name: str, prefill: int = 1, decode: int = 1, **spec: Any)
         "name": "vllm",
         "imagePullPolicy": "Never",
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
-        "startupProbe": {"periodSeconds": 1, "timeoutSeconds": _ANSWER_SECONDS},
-        "readinessProbe": {"periodSeconds": 1, "timeoutSeconds": _ANSWER_SECONDS, "failureThreshold": 1},
+        "startupProbe": {"periodSeconds": 1, "timeoutSeconds": ANSWER_SECONDS},
+        "readinessProbe": {"periodSeconds": 1, "timeoutSeconds": ANSWER_SECONDS, "failureThreshold": 1},
         "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
     }
     template = {"spec": {"terminationGracePeriodSeconds": 3, "containers": [container]}}
@@ -155,4 +155,4 @@ def _field(name: str, path: str) -> Object:
 
 
 def _probe(path: str) -> Object:
-    return {"httpGet": {"path": path, "port": PORT}, "periodSeconds": 1, "timeoutSeconds": _ANSWER_SECONDS}
+    return {"httpGet": {"path": path, "port": PORT}, "periodSeconds": 1, "timeoutSeconds": ANSWER_SECONDS}

@@ -17,7 +17,7 @@ from typing import Any
 from stanch_connector.contract import DEFAULT_ANNOTATIONS, ROUTE_READY
 from tests.bed import manifests
 from tests.bed.image import HOST_IMAGE
-from tests.bed.manifests import PORT, Object, Role
+from tests.bed.manifests import ANSWER_SECONDS, PORT, Object, Role
 from tests.bed.place import REPOSITORY, BedError
 from tests.engine import install
 from tests.engine.client import MODEL_NAME
@@ -124,8 +124,8 @@ class Vllm:
             "name": "vllm",
             "command": [str(self.installed.python), "-m", "vllm.entrypoints.cli.main", "serve"],
             "imagePullPolicy": "Never",
-            "startupProbe": {"periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 900},
-            "readinessProbe": {"periodSeconds": 1, "timeoutSeconds": 2, "failureThreshold": 1},
+            "startupProbe": {"periodSeconds": 1, "timeoutSeconds": ANSWER_SECONDS, "failureThreshold": 900},
+            "readinessProbe": {"periodSeconds": 1, "timeoutSeconds": ANSWER_SECONDS, "failureThreshold": 1},
             "volumeMounts": mounts,
         }
         template = {"spec": {"containers": [container], "volumes": volumes}}
@@ -227,4 +227,4 @@ def _addresses() -> list[Object]:
 
 
 def _probe(path: str) -> Object:
-    return {"httpGet": {"path": path, "port": PORT}, "periodSeconds": 1, "timeoutSeconds": 2}
+    return {"httpGet": {"path": path, "port": PORT}, "periodSeconds": 1, "timeoutSeconds": ANSWER_SECONDS}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 
-from tests.bed.cluster import Namespace
+from tests.bed.cluster import ApiError, Namespace
 
 _EVERY_S = 0.05
 
@@ -47,7 +48,9 @@ class Endpoints:
 
     def _run(self) -> None:
         while not self._stop.wait(_EVERY_S):
-            self._look()
+            # An API server that answers late tells nothing of the pods.
+            with suppress(OSError, ApiError):
+                self._look()
 
     def _look(self) -> None:
         slices = self._namespace.cluster.api(self._path)["items"]

@@ -118,7 +118,7 @@ class Stage:
             since.append(time.monotonic())
             return since[-1] - since[0] > 1
 
-        wait_for(f"{count} parked requests in {decode}", still, 60)
+        wait_for(f"{count} parked requests in {decode}", still, 180)
 
     def leak(self, prefill: str, decode: str, count: int) -> list[str]:
         """So many requests meet the defect, and their clients give up; their ids."""
@@ -149,13 +149,13 @@ class Stage:
 
     def healthy(self, pod: str) -> bool:
         try:
-            return get(self.url(pod), "/health", timeout_s=2).status == 200
+            return get(self.url(pod), "/health", timeout_s=20).status == 200
         except NoAnswerError:
             return False
 
     def until_free(self, pod: str) -> None:
         """Its usage comes down to nothing, which under traffic is so in a pause only."""
-        wait_for(f"{pod} holds nothing", lambda: self.metric(pod, USAGE) == 0, 60)
+        wait_for(f"{pod} holds nothing", lambda: self.metric(pod, USAGE) == 0, 180)
 
 
 def text(status: int, body: Any) -> str:

@@ -130,7 +130,7 @@ def test_with_the_connector_patched_nothing_leaks(shop: Shop) -> None:
     assert (state["connector"], state["fix"]) == ("StanchNixlConnector", "active"), state
     with shop.customers() as customers:
         planted = [shop.stage.park(prefill, decode, seed) for seed in (21, 22, 23)]
-        answers = [one.pending.answer(60) for one in planted]
+        answers = [one.pending.answer(180) for one in planted]
         assert [text(one.status, one.body) for one in answers] == [one.text for one in planted]
         customers.went_on()
     customers.check()
