@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from stanch.edge.scrape import Scrape, Scraper, following_turn, phase_seconds
+from stanch.edge.scrape import Scrape, Scraper
+from stanch.edge.scrape_schedule import following_turn, phase_seconds
 from stanch.edge.target import Target
 from tests.edge.pages import page
 from tests.edge.servers import always, answer, serving, turns

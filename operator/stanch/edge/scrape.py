@@ -34,6 +34,7 @@ from stanch.edge.families import UNASKED
 from stanch.edge.fetch import HEADERS, Fetched, fetch
 from stanch.edge.reading import Reader
 from stanch.edge.resolver import Resolver
+from stanch.edge.scrape_schedule import following_turn, phase_seconds
 from stanch.edge.target import Target
 from stanch.edge.waking import ended
 
@@ -43,8 +44,6 @@ __all__ = ["Scrape", "Scraper", "Target"]
 RECHECK_SECONDS = 600.0
 # For name, connection, TLS, headers and body together. A page takes vLLM 2 to 8 ms.
 DEADLINE_SECONDS = 4.0
-# So many times in an interval something is asked, if there are more targets than that.
-SLOTS = 50
 # A moved name is found again within this time (and at once when its old address no longer answers).
 NAME_SECONDS = 60
 
@@ -276,21 +275,6 @@ def _distinct(targets: Sequence[Target]) -> None:
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"two targets have the same name: {', '.join(twice)}")
-
-
-def phase_seconds(index: int, count: int, interval: float) -> float:
-    """When in each interval target `index` of `count` has its turn, so that all are spread evenly.
-
-    Many targets go in SLOTS groups: a turn of its own costs a target a third more, most of it for waking up.
-    """
-    if count <= SLOTS:
-        return interval * index / count
-    return interval * (index * SLOTS // count) / SLOTS
-
-
-def following_turn(turn: int, first: float, interval: float, now: float) -> int:
-    """The turn after this one (turn k is due at first + k intervals): the next that is not due yet at now."""
-    return max(turn, int((now - first) // interval)) + 1
 
 
 def _go(known: _Known, way: Way, now: float) -> None:

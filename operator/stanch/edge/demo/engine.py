@@ -3,8 +3,8 @@
     python -m stanch.edge.demo.engine --role decode --name decode-0 --port 0
 
 It needs nothing but the standard library and aiohttp, knows nothing of a fleet, and says its port as JSON
-when it is ready. The KV side channel (a port of NIXL's own in vLLM) is a route here. Paths under /sim exist
-in no real engine; everything else has the form of the real one's.
+when it is ready. Paths under /sim exist in no real engine (sim.py); everything else has the form of the real
+one's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,9 @@ from stanch.edge.demo.enginecore import EngineCore, TransferError
 from stanch.edge.demo.kit import About, Kit
 from stanch.edge.demo.page import CONTENT_TYPE, Page, text_of
 from stanch.edge.demo.process import serve
-from stanch.edge.demo.scheduler import Ask, Phase, Remote, Scheduler
+from stanch.edge.demo.scheduler import Ask, Remote, Scheduler
 from stanch.edge.demo.settings import Settings, settings_from, token_file
+from stanch.edge.demo.sim import Sim
 
 VERSION = "0.29.0"
 MAX_MODEL_LEN = 2048
@@ -90,7 +90,6 @@ class Engine:
             )
             for rank in ranks
         ]
-        self._refuses = False
         # Who names no rank is served by each in turn.
         self._turns = itertools.cycle(ranks)
         self._random = random.Random(f"{settings.seed}/{settings.name}/words")
@@ -190,48 +189,6 @@ class Engine:
             "tp_size": 1,
         }
 
-    async def read(self, request: web.Request) -> web.Response:
-        """POST /sim/read {"request_id"}: the side channel; 410 where nothing is held (any more)."""
-        name = (await request.json())["request_id"]
-        read = not self._refuses and any(core.read(name) for core in self.cores)
-        return web.Response(status=200 if read else 410)
-
-    async def refuse(self, request: web.Request) -> web.Response:
-        """POST /sim/refuse {"reads": true}: from now on nothing that it holds can be read by a peer."""
-        self._refuses = bool((await request.json())["reads"])
-        return web.json_response({"refuses": self._refuses})
-
-    async def plant(self, request: web.Request) -> web.Response:
-        """POST /sim/plant {"requests": K, "seconds": S, "rank": 0}: the rank's next K P/D requests meet the
-        defect, within S (by default any time) of the first of them."""
-        body = await request.json()
-        scheduler = self.cores[body.get("rank", 0)].scheduler
-        scheduler.plant(int(body["requests"]), float(body.get("seconds", inf)))
-        return web.json_response({"planted": scheduler.planted})
-
-    async def freeze(self, request: web.Request) -> web.Response:
-        """POST /sim/gauge {"usage": 0.3}: what the gauge shows from now until the next step sets it."""
-        usage = float((await request.json())["usage"])
-        self.pages[0].set("vllm:kv_cache_usage_perc", usage)
-        return web.json_response({"usage": usage})
-
-    async def stuck(self, _: web.Request) -> web.Response:
-        """GET /sim/requests: requests that wait for remote KV, and orphans; of each rank the oldest first."""
-        now = time.monotonic()
-        listed = [
-            {
-                "id": held.ask.id,
-                "status": held.phase.value,
-                "age_seconds": round(now - held.admitted, 3),
-                "blocks": held.blocks,
-                "cache_share": held.blocks / core.scheduler.blocks,
-                "remote_engine": held.ask.remote.engine_id if held.ask.remote else None,
-            }
-            for core in self.cores
-            for held in core.scheduler.of(Phase.PARKED, Phase.ORPHAN)
-        ]
-        return web.json_response(listed)
-
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics whole; GET /metrics/ (the slash matters, as in vLLM) restricted to name[]."""
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -280,11 +237,7 @@ class Engine:
                 web.post("/v1/completions", self.completion),
                 web.get("/metrics", self.metrics),
                 web.get("/metrics/", self.metrics),
-                web.get("/sim/requests", self.stuck),
-                web.post("/sim/plant", self.plant),
-                web.post("/sim/gauge", self.freeze),
-                web.post("/sim/read", self.read),
-                web.post("/sim/refuse", self.refuse),
+                *Sim(self.cores).routes(),
             ]
         )
         return app
