@@ -252,9 +252,10 @@ class Scene:
         return self.namespace.cluster.api(path)
 
     def condition(self, kind: str, name: str = "shop") -> str | None:
-        """ "True Reason", or None where it is not said yet."""
-        for one in self.watched(name).get("status", {}).get("conditions", []):
-            if one["type"] == kind:
+        """ "True Reason", of the spec as it is now; None where that is not said yet."""
+        found = self.watched(name)
+        for one in found.get("status", {}).get("conditions", []):
+            if one["type"] == kind and one["observedGeneration"] == found["metadata"]["generation"]:
                 return f"{one['status']} {one['reason']}"
         return None
 
