@@ -62,6 +62,8 @@ class Deployments:
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._maker = Maker(cluster, telemetry, leads)
         self._teller = Teller(cluster, telemetry, clock)
+        # Namespaces of which it was told that they are being deleted.
+        self._ending: set[str] = set()
         self._wake = asyncio.Event()
 
     def changed(self) -> None:
@@ -105,6 +107,7 @@ class Deployments:
         else:
             self._telemetry.note("warning", "watch-silent", f"nothing is heard of DisaggDeployment {silent}")
         self._maker.forget(raw["metadata"]["uid"] for raw in raws)
+        self._ending &= {raw["metadata"]["namespace"] for raw in raws}
         # What is being deleted is the garbage collector's.
         raws = [raw for raw in raws if "deletionTimestamp" not in raw["metadata"]]
         if not raws:
@@ -144,6 +147,9 @@ class Deployments:
             made = await self._maker.make(raw, found, place)
             if not self._leads():
                 raise NotLeadingError
+            if made.ends:
+                self._tell_ending(raw["metadata"]["namespace"])
+                return True
             settled = await self._teller.tell(raw, made)
             # Of many, while the API server is slow, a round may take longer.
             self._telemetry.sign(PART, _LIMIT_SECONDS, needs_api=True)
@@ -154,3 +160,10 @@ class Deployments:
             name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
             self._telemetry.note("error", "deployment-failed", repr(error), deployment=name)
             return False
+
+    def _tell_ending(self, namespace: str) -> None:
+        """Once: what is left in it goes by itself."""
+        if namespace not in self._ending:
+            self._ending.add(namespace)
+            said = f"namespace {namespace} is being deleted: nothing is made in it any more"
+            self._telemetry.note("info", "namespace-ends", said)

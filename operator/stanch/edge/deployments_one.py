@@ -56,12 +56,13 @@ class NotLeadingError(Exception):
 class Made:
     """live: its objects as they are now, by apiVersion, kind and name. stopped: why the spec is not applied;
     None where it is. held: Deployments whose pods are as an earlier version of Stanch has made them; None
-    where that was not looked at."""
+    where that was not looked at. ends: its namespace is being deleted, and it with it."""
 
     deployment: DisaggDeployment | None
     live: Mapping[Key, Object]
     stopped: Stopped | None
     held: tuple[str, ...] | None = None
+    ends: bool = False
 
     @property
     def expected(self) -> list[Part]:
@@ -125,6 +126,8 @@ class Maker:
             if stopped is None:
                 await self._delete(owner, desired, live)
         except ClusterError as error:
+            if error.namespace_ends:
+                return Made(deployment, live, None, ends=True)
             # What was not done is done in the next round.
             self._note(owner, "warning", "deployment-not-made", str(error))
             stopped = Stopped("NotApplied", str(error), passing=True)
@@ -181,6 +184,8 @@ class Maker:
             try:
                 now = await self._applied_one(one, before)
             except (Invalid, Forbidden) as error:
+                if error.namespace_ends:
+                    raise
                 # The dry run has let it through: somebody was faster, or a webhook does not take part in it.
                 return _refusal([(one, error)])
             live[key(one)] = now
@@ -197,7 +202,7 @@ class Maker:
             try:
                 await self._cluster.making.apply(_under(one, live.get(key(one))), dry_run=True)
             except (Invalid, Forbidden) as error:
-                if error.code == 401:
+                if error.code == 401 or error.namespace_ends:
                     raise
                 refused.append((one, error))
         return _refusal(refused) if refused else None

@@ -12,7 +12,7 @@ from stanch.api.conditions import merged
 from stanch.api.deployment import DisaggDeploymentStatus, Part
 from stanch.api.names import DISAGG_DEPLOYMENT, LEAK_WATCH
 from stanch.core.plan_conditions import Said
-from stanch.edge.cluster import Cluster, ClusterError
+from stanch.edge.cluster import Cluster, ClusterError, NotFound
 from stanch.edge.deployments_objects import Object
 from stanch.edge.deployments_one import Made
 from stanch.edge.deployments_status import (
@@ -67,7 +67,11 @@ class Teller:
                     await self._cluster.event(
                         text.regarding(meta["namespace"]), text.reason, text.action, text.note, text.warning
                     )
+            except NotFound:
+                return True  # it was deleted meanwhile
             except ClusterError as error:
+                if error.namespace_ends:
+                    return True
                 self._telemetry.note("warning", "deployment-not-told", str(error), deployment=name)
                 return False
         return not any(one.type == PROGRESSING and one.true for one in said)

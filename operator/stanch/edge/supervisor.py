@@ -235,6 +235,8 @@ class Supervisor:
     async def _try(self, call: Awaitable[object]) -> None:
         try:
             await call
+        except NotFound:
+            pass  # somebody has deleted it
         except ClusterError as error:
             self._telemetry.note("warning", "incident-not-written", str(error))
 

@@ -34,6 +34,14 @@ class ClusterError(Exception):
         causes = details.get("causes") if isinstance(details, dict) else None
         return [one for one in causes or () if isinstance(one, dict)]
 
+    @property
+    def namespace_ends(self) -> bool:
+        """Whether nothing was made because the namespace is being deleted, or has gone meanwhile
+        (Kubernetes 1.35: admission plugin NamespaceLifecycle)."""
+        details = self.status.get("details")
+        gone = self.code == 404 and isinstance(details, dict) and details.get("kind") == "namespaces"
+        return gone or any(cause.get("reason") == "NamespaceTerminating" for cause in self.causes)
+
 
 class Conflict(ClusterError):
     """The object is not as the caller read it: another version, or another object under the same name.
