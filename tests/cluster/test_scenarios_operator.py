@@ -53,7 +53,11 @@ def test_an_operator_that_is_upgraded_half_way(scene: Scene) -> None:
     (healthy,) = scene.draining("d0")
     with scene.operator.twin() as new:
         new.start()
-        wait_for("the new one standing by", lambda: new.lines() or None, PATIENCE_S)
+        wait_for(
+            "the new one standing by",
+            lambda: any(line["event"] == "standing-by" for line in new.lines()),
+            PATIENCE_S,
+        )
         assert not new.elected()
         assert scene.operator.stop() == 0
         wait_for("the new one's election", new.elected, PATIENCE_S)

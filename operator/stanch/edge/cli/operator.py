@@ -6,6 +6,8 @@ import asyncio
 import logging
 import signal
 import sys
+import time
+import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stanch.edge.errors import EXIT_UNAVAILABLE, FileError
+from stanch.edge.journal import Journal, note
 from stanch.edge.waking import ended
 
 if TYPE_CHECKING:
@@ -36,8 +39,7 @@ def operator(kubeconfig: str | None) -> int:
     STANCH_WATCH_NAMESPACES, STANCH_IDENTITY, STANCH_HTTP_HOST, STANCH_HTTP_PORT, STANCH_ALERTS_PORT and more.
     """
     if sys.version_info < (3, 11):
-        click.echo("stanch operator: kopf needs Python 3.11 or later", err=True)
-        return EXIT_UNAVAILABLE
+        return _ended("kopf needs Python 3.11 or later")
     from stanch.edge.cluster import ClusterError
     from stanch.edge.telemetry_server import ServeError
     from stanch.settings import Settings, SettingsError
@@ -45,13 +47,27 @@ def operator(kubeconfig: str | None) -> int:
     try:
         settings = Settings.read()
     except SettingsError as error:
+        _log_failure(str(error))
         raise click.UsageError(str(error)) from None
     try:
         asyncio.run(_run(kubeconfig, settings))
     except (ClusterError, ServeError, FileError) as error:
-        click.echo(f"stanch operator: {error}", err=True)
-        return EXIT_UNAVAILABLE
+        return _ended(str(error))
+    except Exception as error:
+        _log_failure(f"an error of its own: {type(error).__name__}: {error}", trace=traceback.format_exc())
+        raise
     return 0
+
+
+def _ended(why: str) -> int:
+    """Told where it was started, and, for who reads only that, in the log."""
+    _log_failure(why)
+    click.echo(f"stanch operator: {why}", err=True)
+    return EXIT_UNAVAILABLE
+
+
+def _log_failure(message: str, trace: str | None = None) -> None:
+    Journal(sys.stdout).write(note("error", "failed", time.time(), message, trace=trace))
 
 
 async def _run(kubeconfig: str | None, settings: Settings) -> None:
@@ -59,7 +75,7 @@ async def _run(kubeconfig: str | None, settings: Settings) -> None:
     from stanch.edge.cluster import Cluster
     from stanch.edge.deployments import Deployments, Kit
     from stanch.edge.handlers import Hearing
-    from stanch.edge.journal import Journal, LibraryLog
+    from stanch.edge.journal import LibraryLog
     from stanch.edge.live import Clock
     from stanch.edge.news import News
     from stanch.edge.supervisor import Supervisor
@@ -134,6 +150,7 @@ async def _act(
 ) -> None:
     """Work whenever the Lease is ours, and at no other time."""
     while True:
+        await _stand_by(election, telemetry)
         await election.elected()
         telemetry.active(True)
         telemetry.note("info", "elected", "this process acts")
@@ -146,3 +163,19 @@ async def _act(
             await ended(*tasks, again=_ENDS_SECONDS)
             telemetry.active(False)
             telemetry.note("info", "not-elected", "this process does not act any more")
+
+
+async def _stand_by(election: Election, telemetry: Telemetry) -> None:
+    """Until we lead. It is told who has the Lease, again where another one takes it, and why it cannot be
+    had. Once is bad luck: of two that want it at the same moment one comes too late."""
+    holder, in_vain = "", 0
+    while not election.leads:
+        await election.looked()
+        if election.leads:
+            return
+        in_vain = in_vain + 1 if election.problem else 0
+        if in_vain == 2:
+            telemetry.note("warning", "lease-not-had", f"the Lease cannot be had: {election.problem}")
+        if election.problem is None and election.holder != holder:
+            holder = election.holder
+            telemetry.note("info", "standing-by", f"{holder} has the Lease and acts; this process waits")

@@ -61,6 +61,10 @@ class Election:
         """Who holds the Lease as far as we know, "" where nobody does."""
         return "" if self._seen is None else self._seen.holder
 
+    async def looked(self) -> None:
+        """Returns after the next look at the Lease, whatever came of it."""
+        await self._turn.wait()
+
     async def elected(self) -> None:
         """Returns once we lead."""
         while not self.leads:
