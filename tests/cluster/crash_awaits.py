@@ -19,7 +19,10 @@ from typing import Any
 
 _EDGE = "stanch.edge."
 LOOPS = (
-    *(_EDGE + name for name in ("watchdog", "executor", "recording", "answering", "verifying", "survey")),
+    *(
+        _EDGE + name
+        for name in ("watchdog", "carrying", "executor", "recording", "answering", "verifying", "survey")
+    ),
     _EDGE + "cluster",
 )
 _HOOK = "_passed_an_await"

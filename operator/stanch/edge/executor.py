@@ -100,7 +100,7 @@ class Executor:
         for action in actions:
             for need in action.pods:
                 pod = pods.get(need.pod)
-                if pod is None or (pod.lock in seen.open and pod.lock != action.incident):
+                if pod is None or (pod.lock not in (None, action.incident) and pod.lock in seen.open):
                     continue
                 draining = pod.kit is not None and pod.kit.draining
                 marks = annotations_of(action, need, draining=draining)

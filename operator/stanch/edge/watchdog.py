@@ -23,6 +23,7 @@ from stanch.core.look import fault_due
 from stanch.core.plan_types import Action, Plan
 from stanch.core.planner import plan, sweep
 from stanch.edge import client
+from stanch.edge.carrying import Carrier
 from stanch.edge.cluster import Cluster, ClusterError, Conflict, NotFound
 from stanch.edge.events_text import EventText
 from stanch.edge.executor import Executor
@@ -39,14 +40,12 @@ from stanch.edge.waking import ended, woken
 _STATUS_SECONDS = 30.0
 _SWEEP_SECONDS = 60.0
 # Events that wait to be posted: the oldest are given up first, where the server takes none.
-_MOST_EVENTS, _LAST_WORDS_SECONDS = 1000, 2.0
+_MOST_EVENTS, _LAST_WORDS_SECONDS = 4000, 2.0
 # Between two turns, however many answers come; and after a turn that is not the interval's, at least as long
 # as it took.
 _LEAST_SECONDS = 0.25
 # A turn for a fault that is due: so long after that moment, and no sooner than this part of an interval.
 _PAST_SECONDS, _SOONEST = 0.05, 1 / 5
-# As many as there may be requests to the API server.
-_UNITS_AT_ONCE = 16
 # So much longer at most an answer counts in a turn that takes long to read.
 _READING_SECONDS = 30.0
 
@@ -88,7 +87,9 @@ class Watchdog:
         self._status_at = 0.0
         self._events: deque[EventText] = deque(maxlen=_MOST_EVENTS)
         self._posting: asyncio.Task[None] | None = None
-        self._recorder = Recorder(cluster, telemetry.note)
+        # Held by whoever writes: a turn as a whole, an Event by itself, so that no turn waits for many.
+        self._writing = asyncio.Lock()
+        self._carrier = Carrier(Recorder(cluster, telemetry.note), leads, self._told, self.wake)
 
     def wake(self) -> None:
         """Something has happened: plan again at once."""
@@ -172,7 +173,8 @@ class Watchdog:
         if self._leads() and await self._write_watch(survey, made, said, now):
             # Before the steps, so that what a step writes is not taken for a rest of an earlier one.
             actions = [*self._sweeping(survey, left.values()), *made.actions]
-            await self._carry_out(survey, made.incidents, actions, left, executor, now)
+            async with self._writing:
+                await self._carrier.carry_out(survey, made.incidents, actions, left, executor, now)
             busy = {one.unit for one in left.values() if one.open}
             idle.send(survey.fleet, survey.judged, busy, survey.limits)
         if made.arm:
@@ -209,43 +211,8 @@ class Watchdog:
             return made.ledger is None
         return True
 
-    async def _carry_out(
-        self,
-        survey: Survey,
-        incidents: Iterable[Incident],
-        actions: Iterable[Action],
-        left: dict[str, Incident],
-        executor: Executor,
-        now: float,
-    ) -> None:
-        """Of each unit its incidents, and then what is to be done to it; many units at a time, in the plan's
-        order, so that the worst waits for no others. left: the incidents, as last written."""
-        room, before = asyncio.Semaphore(_UNITS_AT_ONCE), by_name(survey.incidents)
-        to_write: dict[str, list[Incident]] = {}
-        to_do: dict[str, list[Action]] = {}
-        for incident in incidents:
-            to_write.setdefault(incident.unit, []).append(incident)
-        for action in actions:
-            to_do.setdefault(action.unit, []).append(action)
-
-        async def one(unit: str) -> None:
-            async with room:
-                held_back = set()
-                for incident in to_write.get(unit, ()):
-                    kept = None
-                    if self._leads():
-                        kept = await self._recorder.write(survey, incident, now)
-                    if kept is None:
-                        held_back.add(incident.name)
-                        self.wake()  # what the next turn reads tells why
-                        continue
-                    left[kept.name] = kept
-                    self._post(self._telemetry.incident(self._watch, before.get(kept.name), kept))
-                may = [action for action in to_do.get(unit, ()) if action.incident not in held_back]
-                if may:
-                    await executor.carry_out(may, survey, left)
-
-        await asyncio.gather(*(one(unit) for unit in dict.fromkeys([*to_write, *to_do])))
+    def _told(self, before: Incident | None, after: Incident) -> None:
+        self._post(self._telemetry.incident(self._watch, before, after))
 
     def _sweeping(self, survey: Survey, incidents: Iterable[Incident]) -> list[Action]:
         """At the start and every minute: what no open incident stands behind is lifted."""
@@ -294,7 +261,8 @@ class Watchdog:
             text = self._events.popleft()
             try:
                 about = text.regarding(self._watch.namespace)
-                await self._cluster.event(about, text.reason, text.action, text.note, text.warning)
+                async with self._writing:
+                    await self._cluster.event(about, text.reason, text.action, text.note, text.warning)
             except ClusterError as error:
                 self._telemetry.note("warning", "event-not-written", str(error), reason=text.reason)
 
