@@ -183,12 +183,57 @@ class TestKube:
         [
             row("{", "cannot be read", id="no-yaml"),
             row("just words", "this is no kubeconfig", id="no-mapping"),
+            row("a: !!int x", "cannot be read: invalid literal", id="no-number"),
+            row("a: !!timestamp x", "a value is not what its tag says", id="no-time"),
+            row("[" * 5000, "nested too deeply", id="deep"),
+            row("a: " + "x" * (4 << 20), "larger than 4 MB", id="large"),
+            row(b"\xff\xfea\x00", "it is not UTF-8 text", id="utf-16"),
         ],
     )
-    def test_a_file_that_is_none(self, tmp_path: Path, text: str, words: str) -> None:
-        (tmp_path / "config").write_text(text)
+    def test_a_file_that_is_none(self, tmp_path: Path, text: str | bytes, words: str) -> None:
+        (tmp_path / "config").write_bytes(text if isinstance(text, bytes) else text.encode())
         with pytest.raises(FileError, match=words):
             kube_of(str(tmp_path / "config"), None, None)
+
+    @pytest.mark.parametrize("name", ["/dev/zero", "/"])
+    def test_what_is_no_file(self, name: str) -> None:
+        with pytest.raises(FileError, match=r"larger than 4 MB|Is a directory"):
+            kube_of(name, None, None)
+
+    @pytest.mark.parametrize("name", ["~no-such-user/config", "x" * 300, "a\nb"])
+    def test_a_name_that_no_file_has(self, name: str) -> None:
+        done = asyncio.run(inside("incidents", "--kubeconfig", name))
+        assert (done.code, "cannot be read" in done.err or "no such file" in done.err) in (
+            (3, True),
+            (65, True),
+        )
+
+    @pytest.mark.parametrize("contexts", [5, "a", [5, {"name": "a", "context": 7}]])
+    def test_contexts_that_are_none(self, tmp_path: Path, contexts: object) -> None:
+        (tmp_path / "config").write_text(json.dumps({"current-context": "a", "contexts": contexts}))
+        done = asyncio.run(inside("incidents", "--kubeconfig", str(tmp_path / "config")))
+        assert (done.code, done.out, f"kubeconfig {tmp_path}/config: " in done.err) == (3, "", True)
+
+    @pytest.mark.parametrize("server", ["", "foo bar", "ftp://h", "http://h:99999", "http://[::1", "http://"])
+    def test_a_server_without_an_address(self, tmp_path: Path, server: str) -> None:
+        config = kubeconfig(tmp_path / "config", server)
+        done = asyncio.run(inside("incidents", "--kubeconfig", str(config)))
+        assert (done.code, done.out, "is none of http or https" in done.err) == (3, "", True)
+
+    @pytest.mark.parametrize("key", ["certificate-authority-data", "client-certificate-data"])
+    def test_a_certificate_that_is_none(self, tmp_path: Path, key: str) -> None:
+        config = kubeconfig(tmp_path / "config", "https://127.0.0.1:1")
+        found = json.loads(config.read_text())
+        junk = {key: "aGVsbG8=", "client-key-data": "aGVsbG8="}
+        found["clusters"][0]["cluster"] |= junk if "authority" in key else {}
+        found["users"][0]["user"] = {} if "authority" in key else junk
+        config.write_text(json.dumps(found))
+        done = asyncio.run(inside("incidents", "--kubeconfig", str(config)))
+        assert (done.code, done.out, "its certificates or its key cannot be used" in done.err) == (
+            3,
+            "",
+            True,
+        )
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:
         done = asyncio.run(inside("incidents", "--kubeconfig", str(tmp_path / "none")))

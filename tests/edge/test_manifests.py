@@ -312,6 +312,9 @@ BROKEN = block({"kind": "Pod", **template(engine(command=["sh", "-c", "vllm serv
 )
 
 
+HALF = json.dumps({"kind": "Pod", **template(engine(args=["--served-model-name", "\ud800"]))})
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -330,6 +333,7 @@ BROKEN = block({"kind": "Pod", **template(engine(command=["sh", "-c", "vllm serv
         ("a: !!int x\n", ["is not YAML"]),
         ("a: &a [*a]\n", ["nested too deeply, or contains itself"]),
         ("[" * 3000, ["document 1, line 1"]),
+        (HALF, ["document 1, line 1: a text in it has half a character"]),
         (
             "a: &a [" + "x," * 500 + "]\nb: &b [" + "*a," * 500 + "]\nc: [" + "*b," * 500 + "]\n",
             ["aliases stand for more than"],

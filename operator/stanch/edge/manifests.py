@@ -26,6 +26,8 @@ from stanch.edge.yaml_splice import SpliceError, spliced
 from stanch.edge.yaml_values import Loader, block
 
 _BOUNDARY = re.compile(r"(?m)^---(?=\s|$)")
+# JSON can write it, UTF-8 cannot, and neither can an API server.
+_HALF = re.compile("[\ud800-\udfff]")
 # Aliases may stand for so many values in all.
 _MOST_VALUES = 200_000
 _MOST_PROBLEM = 300
@@ -101,6 +103,8 @@ def _document(part: str, doing: Doing, where: str) -> Done:
     if same(made, whole):
         return Done(part, (), tuple(notes), engines)
     text, kept = rewritten(part, whole, made)
+    if _HALF.search(text):
+        raise ManifestError(f"{where}: a text in it has half a character (\\ud800 or the like): no UTF-8")
     if not kept:
         notes.append(
             f"{where}: its text does not allow a change in place: written anew, without its comments"

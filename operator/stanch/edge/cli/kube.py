@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DEFAULT_FILE = Path("~/.kube/config")
+# Many hundred clusters with their certificates; of another file PyYAML would read a megabyte in seconds.
+_MOST_BYTES = 4 << 20
 # Where a pod finds its own namespace; without a kubeconfig we are taken to be in one, as kubectl does it.
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -113,12 +116,25 @@ def _read(kubeconfig: str) -> Iterator[dict[str, Any]]:
     import yaml
 
     for part in filter(None, kubeconfig.split(":")):
-        path = Path(part).expanduser()
-        if not path.is_file():
-            continue  # as kubectl; that there is none at all is said when the cluster is to be reached
+        path = os.path.expanduser(part)  # noqa: PTH111 - Path's own raises where there is no such user
         try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            with open(path, "rb") as file:  # noqa: PTH123
+                raw = file.read(_MOST_BYTES + 1)
+            if len(raw) > _MOST_BYTES:
+                raise FileError(f"{path}: this is no kubeconfig: it is larger than {_MOST_BYTES >> 20} MB")
+            found = yaml.safe_load(raw.decode("utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # as kubectl; that there is none at all is said when the cluster is to be reached
+        except UnicodeDecodeError:
+            raise FileError(f"{path}: the kubeconfig cannot be read: it is not UTF-8 text") from None
+        except RecursionError:
+            raise FileError(f"{path}: the kubeconfig is nested too deeply, or contains itself") from None
+        except (LookupError, AttributeError):
+            # What the loader raises for `!!bool nonsense` and `!!timestamp nonsense`.
+            raise FileError(
+                f"{path}: the kubeconfig cannot be read: a value is not what its tag says"
+            ) from None
+        except (OSError, ValueError, yaml.YAMLError) as error:
             why = getattr(error, "strerror", None) or getattr(error, "problem", None) or error
             raise FileError(f"{path}: the kubeconfig cannot be read: {why}") from None
         if not isinstance(found, dict):
@@ -128,7 +144,8 @@ def _read(kubeconfig: str) -> Iterator[dict[str, Any]]:
 
 def _namespace_of(read: list[dict[str, Any]], context: str | None) -> str | None:
     for one in read:
-        for entry in one.get("contexts") or ():
+        contexts = one.get("contexts")
+        for entry in contexts if isinstance(contexts, list) else ():
             if (
                 isinstance(entry, dict)
                 and entry.get("name") == context

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -54,7 +54,11 @@ class Transport:
 
         configuration = Configuration()
         await self._load(configuration)
-        self._client = ApiClient(configuration)
+        try:
+            self._client = ApiClient(configuration)
+        except (OSError, ValueError) as error:  # ssl.SSLError is one
+            said = f"its certificates or its key cannot be used: {error}"
+            raise ClusterError(f"{self._named}: {said}") from error
         self._client.user_agent = "stanch"
         return self
 
@@ -145,18 +149,35 @@ class Transport:
             return
         # Of files that do not exist the client makes an empty configuration, not an error.
         if not _is_there(self._kubeconfig):
-            raise ClusterError(f"kubeconfig {self._kubeconfig}: there is no such file")
+            raise ClusterError(f"{self._named}: there is no such file")
         try:
             await config.load_kube_config(
                 self._kubeconfig, self._context, configuration, persist_config=False
             )
         except Exception as error:  # ConfigException, and whatever a file of another shape leads to
-            raise ClusterError(f"kubeconfig {self._kubeconfig}: {type(error).__name__}: {error}") from error
+            raise ClusterError(f"{self._named}: {type(error).__name__}: {error}") from error
+        if not _is_address(configuration.host):
+            said = f"the server's address {str(configuration.host)[:100]!r} is none of http or https"
+            raise ClusterError(f"{self._named}: {said}")
+
+    @property
+    def _named(self) -> str:
+        return "the pod's own account" if self._kubeconfig is None else f"kubeconfig {self._kubeconfig}"
+
+
+def _is_address(host: object) -> bool:
+    """Whether something could be asked there: the client itself asks again and again."""
+    try:
+        found = urlsplit(str(host))
+        return found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+    except ValueError:  # a port above 65535, half an IPv6 address
+        return False
 
 
 def _is_there(kubeconfig: str) -> bool:
     """Whether any of its files is; there may be several, as in the variable KUBECONFIG."""
-    return any(Path(part).expanduser().is_file() for part in kubeconfig.split(os.pathsep))
+    # Of os.path: Path's own raise for a name that is too long, or a user that there is not.
+    return any(os.path.isfile(os.path.expanduser(part)) for part in kubeconfig.split(os.pathsep))  # noqa: PTH111, PTH113
 
 
 @contextmanager
