@@ -133,7 +133,7 @@ PLANS: dict[str, tuple[list[tuple[float, int]], list[tuple[float, Act]]]] = {
 
 @pytest.mark.parametrize(("readings", "done"), PLANS.values(), ids=PLANS.keys())
 def test_plan(readings: list[tuple[float, int]], done: list[tuple[float, Act]]) -> None:
-    restart, got = begin("r", 10.0, 0.0), []
+    restart, got = begin("r", 10.0, 0.0, 0.0), []
     for now, count in readings:
         restart, act = step(restart, count, now)
         if act is not Act.WAIT:
@@ -141,10 +141,17 @@ def test_plan(readings: list[tuple[float, int]], done: list[tuple[float, Act]]) 
     assert got == done
 
 
+def test_an_engine_that_has_refused_requests_for_a_while_has_settled() -> None:
+    """Two zeros it takes all the same."""
+    restart, act = step(begin("r", 70.0, 50.0, 60.0), 0, 60.0)
+    assert act is Act.WAIT
+    assert step(restart, 0, 60.2)[1] is Act.TERM
+
+
 @settings(deadline=None)
 @given(st.floats(0, 30), st.lists(st.tuples(st.floats(0.01, 8), st.integers(0, 2)), max_size=40))
 def test_each_act_once_in_order_and_never_early(deadline: float, readings: list[tuple[float, int]]) -> None:
-    restart, now = begin("r", deadline, 0.0), 0.0
+    restart, now = begin("r", deadline, 0.0, 0.0), 0.0
     at: dict[Act, float] = {}
     for gap, count in readings:
         now += gap

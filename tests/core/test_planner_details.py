@@ -98,6 +98,15 @@ def test_the_cordon_holds_until_the_order_to_end_is_taken() -> None:
         assert world.now - mark.beat <= 20
 
 
+def test_the_second_question_goes_out_with_the_capture() -> None:
+    world = fleet(Sim("d1", leak=0.7), Sim("d2"))
+    verbs: list[set[Verb]] = [set()]
+    while Verb.RESTART not in verbs[-1]:
+        world.run(1, 0.5)
+        verbs.append({action.verb for action in world.plans[-1].actions})
+    assert verbs[-2] >= {Verb.CAPTURE, Verb.ASK}
+
+
 def test_a_plan_that_changes_nothing_writes_nothing() -> None:
     world = fleet(Sim("d1", leak=0.7), Sim("d2", not_ready=True)).run(6)
     made = world.turn()

@@ -36,16 +36,18 @@ ZERO_APART_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """until: the drain holds before this moment; None where nothing was ordered."""
+    """until: the drain holds before this moment; None where nothing was ordered. since: when new requests
+    began to be refused."""
 
     until: float | None = None
+    since: float = 0.0
 
 
 def start(drain: Drain, deadline: float, now: float) -> Drain:
     """Draining until `deadline`, or longer where an earlier order already says so."""
     if draining(drain, now) and drain.until is not None:
-        return Drain(max(drain.until, deadline))
-    return Drain(deadline)
+        return replace(drain, until=max(drain.until, deadline))
+    return Drain(deadline, now)
 
 
 def extend(drain: Drain, cordon_ends_at: float | None, now: float) -> Drain:

@@ -254,7 +254,7 @@ class Gate:
             outcome = {"id": order.id, "state": "refused", "reason": f"restart {current.id} is under way"}
         elif order.verb == "drain":
             self._drain = drain.start(self._drain, order.deadline, now)
-            self._drains[order.id] = drain.Settle(now)
+            self._drains[order.id] = drain.Settle(self._drain.since)
         elif order.verb == "undrain":
             for name in self._drains:
                 ended: Outcome = {"id": name, "state": "failed", "reason": f"ended by undrain {order.id}"}
@@ -263,7 +263,7 @@ class Gate:
             outcome = {"id": order.id, "state": "done"}
         else:
             self._drain = drain.start(self._drain, order.deadline + _RESTART_TAIL_SECONDS, now)
-            self._restart = restart.begin(order.id, order.deadline, now)
+            self._restart = restart.begin(order.id, order.deadline, self._drain.since, now)
         self._change(commands.report(self._book, outcome))
         return False
 

@@ -170,10 +170,23 @@ def capture(scene: Scene, incident: Incident, unit: Unit) -> Incident:
         none = incident.finish(StepOutcome.FAILED, "nothing came of it", scene.now)
         return none.begin(StepName.CONFIRM, scene.now)
     scene.act(Verb.CAPTURE, incident, unit, key)
+    # The question of the second confirmation goes out with it: the engine is out of service meanwhile.
+    drained_at = _drained_at(incident)
+    if scene.heard(unit, incident.engines, drained_at)[0] is None:
+        ask(scene, incident, unit, incident.engines, drained_at)
+    else:
+        scene.wait(unit.key, Reason.UNDER_WAY, "its state is captured", incident)
     if unit.can_cordon:
         scene.keep_cordon(incident, unit)
-    scene.wait(unit.key, Reason.UNDER_WAY, "its state is captured", incident)
     return incident
+
+
+def _drained_at(incident: Incident) -> float:
+    """When its drain ended; there was one."""
+    step = incident.last(StepName.DRAIN)
+    assert step is not None
+    assert step.end is not None
+    return step.end
 
 
 def drained(incident: Incident) -> bool:
@@ -187,11 +200,9 @@ def drained(incident: Incident) -> bool:
 def second(scene: Scene, incident: Incident, unit: Unit) -> tuple[bool, Incident]:
     """Whether the engine has said again, after the drain and within the last interval, that it is stuck; and
     the incident as that leaves it: asked, or at its end."""
-    step, drain_step = incident.current, incident.last(StepName.DRAIN)
+    step, drained_at = incident.current, _drained_at(incident)
     assert step is not None
-    assert drain_step is not None
-    assert drain_step.end is not None
-    answer, said = scene.heard(unit, incident.engines, drain_step.end)
+    answer, said = scene.heard(unit, incident.engines, drained_at)
     if answer is Answer.CONFIRMED:
         return True, noted(scene, incident, said)
     if answer is Answer.VETOED:
@@ -201,7 +212,7 @@ def second(scene: Scene, incident: Incident, unit: Unit) -> tuple[bool, Incident
     if scene.now - step.start > DRAINED_PATIENCE_SECONDS:
         why = f"after the drain it could not be confirmed: {causes(said) or 'the engine gave no answer'}"
         return False, incident.close(Ending.GAVE_UP, why, scene.now, "Unconfirmed")
-    ask(scene, incident, unit, incident.engines, drain_step.end)
+    ask(scene, incident, unit, incident.engines, drained_at)
     if unit.can_cordon:
         scene.keep_cordon(incident, unit)
     return False, incident
