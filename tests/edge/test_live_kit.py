@@ -249,7 +249,8 @@ def test_a_drain_is_seen_by_the_end_of_a_watch_also_where_nothing_is_suspect(beg
                 server.facts["draining"] = begins != "not"
         expected = None if begins == "not" else Lifecycle.DRAINING
         assert (verdict.state, verdict.lifecycle) == (State.HEALTHY, expected)
-        assert looks(fake) == 0 or begins == "before"
+        # One that drains is looked at in the background, in the last turn perhaps too late to be asked.
+        assert looks(fake) == 0 or begins != "not"
 
     play(script)
 

@@ -80,11 +80,13 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """What /requests says. ranks: by the engine's label; missing: labels of ranks that did not answer."""
+    """What /requests says. ranks: by the engine's label; missing: labels of ranks that did not answer. size:
+    of the answer, in bytes; 0 where that was not counted."""
 
     boot_id: str
     ranks: Mapping[str, tuple[Entry, ...]]
     missing: tuple[str, ...] = ()
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

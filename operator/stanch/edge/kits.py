@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 
 import aiohttp
 
@@ -28,22 +29,31 @@ from stanch.edge.waking import ended
 # What will be the same when asked again (no key, no list, no kit at all) is not asked at every turn.
 _LASTING_SECONDS, _ABSENT_SECONDS = 60.0, 600.0
 _AT_ONCE = 32
+# Bytes of all lists of a watch together, those that are coming and those that are kept (which take some 2.5
+# times as much). An engine with 500 requests says 200 kB.
+_MOST_COMING_BYTES = _MOST_KEPT_BYTES = 32 << 20
 
 
 @dataclass(slots=True)
 class _Known:
     """first: when its target was first thought of; looked: when the last look began. lists: by the engine's
-    label, with the time of the answer. problem: what the last look ended with. absent: that it has no kit, as
-    last told."""
+    label, with the time of the answer. size, taken: of the last answer in bytes, and when it came. problem:
+    what the last look ended with. absent: that it has no kit, as last told."""
 
     first: float
     looked: float | None = None
     facts: Facts | None = None
     lists: dict[str, tuple[float, tuple[Entry, ...]]] = field(default_factory=dict)
+    size: int = 0
+    taken: float = 0.0
     missing: tuple[str, ...] = ()
     problem: KitError | None = None
     looking: asyncio.Task[None] | None = None
     absent: KitReport | None = None
+
+    def drop(self, problem: KitError | None) -> None:
+        """Its lists are kept no longer."""
+        self.lists, self.size, self.problem = {}, 0, problem
 
     def no_kit(self, now: float, keep_seconds: float) -> KitReport:
         """That there is no kit. Said of every engine in every turn, so made anew only when it gets old."""
@@ -59,6 +69,9 @@ class Kits:
         self._key = key
         self._known: dict[str, _Known] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._room = kit.Room(_MOST_COMING_BYTES)
+        # For how long a list counts, as last asked for.
+        self._keep_seconds = inf
 
     def facts(self, name: str) -> Facts | None:
         """What the target's kit said of itself; None where it has none, or did not say."""
@@ -72,6 +85,7 @@ class Kits:
     def report(self, scrape: Scrape, engine: str, now: float, keep_seconds: float) -> KitReport | None:
         """The newest word on one engine of this page; None where there is none: its kit does not drain, and
         was never asked for its list."""
+        self._keep_seconds = keep_seconds
         known = self._known.get(scrape.target.name)
         if known is None:
             return None
@@ -108,7 +122,7 @@ class Kits:
                 known.facts, known.problem = await kit.state(self._session, watched.base), None
             except KitError as error:
                 # Whoever does not answer now may have a kit all the same.
-                known.problem = error if error.absent else None
+                known.problem = _bare(error) if error.absent else None
                 known.looked = self._clock() if error.absent else None
 
     async def refresh(self, watched: Watched) -> None:
@@ -167,9 +181,9 @@ class Kits:
                 before, known.facts = known.facts, await kit.state(self._session, watched.base)
                 if before is not None and before.boot_id != known.facts.boot_id:
                     known.lists = {}
-                answer = await kit.requests(self._session, watched.base, self._key)
+                answer = await kit.requests(self._session, watched.base, self._key, room=self._room)
         except KitError as error:
-            known.problem = error
+            known.problem = _bare(error)
         else:
             self._take(known, answer)
         finally:
@@ -177,11 +191,38 @@ class Kits:
 
     def _take(self, known: _Known, answer: Lists) -> None:
         if known.facts is not None and known.facts.boot_id != answer.boot_id:
-            known.lists, known.problem = {}, SeveralError()
+            known.drop(SeveralError())
             return
         now = self._clock()
-        known.lists |= {label: (now, entries) for label, entries in answer.ranks.items()}
+        # Of a rank that is not in it the list before stays while it counts; of one that did not answer it is
+        # known further that it was once listed.
+        kept: dict[str, tuple[float, tuple[Entry, ...]]] = {}
+        for label, (at, entries) in known.lists.items():
+            counts = now - at <= self._keep_seconds
+            if label not in answer.ranks and (counts or label in answer.missing):
+                kept[label] = at, entries if counts else ()
+        known.lists = kept | {label: (now, entries) for label, entries in answer.ranks.items()}
+        known.size = answer.size + (known.size if any(entries for _, entries in kept.values()) else 0)
+        known.taken = now
         known.missing, known.problem = answer.missing, None
+        self._make_room(now)
+
+    def _make_room(self, now: float) -> None:
+        """Drop what is too old to count, and then the longest."""
+        if sum(one.size for one in self._known.values()) <= _MOST_KEPT_BYTES:
+            return
+        held = sorted((one for one in self._known.values() if one.size), key=lambda one: one.size)
+        for one in held:
+            if now - one.taken > self._keep_seconds:
+                one.drop(one.problem)
+        while sum(one.size for one in held) > _MOST_KEPT_BYTES:
+            held.pop().drop(KitError("its kit's list is too long to be kept beside those of others"))
+
+
+def _bare(error: KitError) -> KitError:
+    """To be kept: without the frames that it came through, which hold the answer."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 def _share(name: str) -> float:
