@@ -407,3 +407,23 @@ def test_a_selected_pod_that_cannot_be_watched_is_named_with_its_reason(tmp_path
 
 async def _text(request: web.Request) -> str:
     return await request.text()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_that_a_namespace_takes_nothing_new_when_it_ends_is_no_news(tmp_path: Path, ends: bool) -> None:
+    async def script(s: Scene) -> None:
+        causes = [{"reason": "NamespaceTerminating", "message": "namespace shop is being terminated"}]
+
+        async def refuse(request: web.Request) -> Any:
+            if request.method == "POST" and "events" in request.path:
+                return refusal(403, "Forbidden", "not here", causes=causes if ends else [])
+            return None
+
+        s.cluster.refuse = refuse
+        s.cluster.watch()
+        async with s.watchdog():
+            await until(s.ended, 30)
+            await until(lambda: s.cluster.seen.count("POST events") >= 3, 30)
+        assert ("event-not-written" in s.log.getvalue()) is not ends
+
+    play(tmp_path, script)

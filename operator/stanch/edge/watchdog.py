@@ -203,7 +203,8 @@ class Watchdog:
                 meta.namespace, meta.name, written(status), survey.ledger.version
             )
             self._status_at = now
-        except Conflict:
+        except (Conflict, NotFound):
+            # The next turn reads what there is, or that it has gone.
             self.wake()
             return made.ledger is None
         except ClusterError as error:
@@ -264,7 +265,8 @@ class Watchdog:
                 async with self._writing:
                     await self._cluster.event(about, text.reason, text.action, text.note, text.warning)
             except ClusterError as error:
-                self._telemetry.note("warning", "event-not-written", str(error), reason=text.reason)
+                if not error.namespace_ends:
+                    self._telemetry.note("warning", "event-not-written", str(error), reason=text.reason)
 
     async def _told_all(self) -> None:
         """At the end: what is still to be posted has a moment."""
