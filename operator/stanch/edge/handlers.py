@@ -96,7 +96,8 @@ class Hearing:
         finally:
             self._stop.set()
             if self._thread is not None:
-                self._thread.join(_LAST_SECONDS)
+                # Not here: whoever gives the Lease up meanwhile needs the event loop.
+                await asyncio.to_thread(self._thread.join, _LAST_SECONDS)
 
     def _hear_of(self, found: frozenset[str]) -> None:
         """found: plurals of the kinds of our group that the cluster has."""
