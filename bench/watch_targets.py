@@ -16,11 +16,12 @@ from tempfile import mkdtemp
 from bench.page_server import address
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
-from stanch.edge.live import Live, watching
+from stanch.edge.live import Live
 from stanch.edge.prometheus_query import Wanted
 from stanch.edge.scrape import Scrape, Scraper
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
+from stanch.edge.watching import watching
 
 
 async def _judge(live: Live, counts: Counter[str]) -> None:

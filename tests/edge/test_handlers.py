@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from stanch.edge.clock import Clock
 from stanch.edge.cluster import Cluster
 from stanch.edge.deployments import Deployments, Kit
 from stanch.edge.journal import Journal
-from stanch.edge.live import Clock
 from stanch.edge.news import News
 from stanch.edge.supervisor import Supervisor
 from stanch.edge.telemetry import Telemetry

@@ -9,9 +9,9 @@ import pytest
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
 from stanch.core.verdict import Signature, State
-from stanch.edge.live import watching
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched, from_url
+from stanch.edge.watching import watching
 from tests.edge.fake_vllm import FakeVllm, Rank, decode_evidence, prefill_evidence, until
 from tests.edge.live_scene import play, scene, shown
 

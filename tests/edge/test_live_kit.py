@@ -12,8 +12,8 @@ from stanch.core.policy import Policy
 from stanch.core.sample import Lifecycle, Role
 from stanch.core.verdict import Answer, Signature, State
 from stanch.edge import kit
-from stanch.edge.live import watching
 from stanch.edge.targets import from_url
+from stanch.edge.watching import watching
 from tests.edge.fake_kit import FakeKit, entry, hangs, says
 from tests.edge.fake_vllm import FakeVllm, Rank, until
 from tests.edge.live_scene import Scene, play, scene, shown

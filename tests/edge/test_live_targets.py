@@ -10,9 +10,9 @@ import pytest
 from stanch.core.policy import ARMED_LEAST_SECONDS, Policy
 from stanch.core.sample import Role
 from stanch.core.verdict import Answer, Signature, State
-from stanch.edge.live import watching
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched, from_url
+from stanch.edge.watching import watching
 from stanch_connector.contract import CANARY_PREFIX
 from tests.edge.fake_kit import FakeKit
 from tests.edge.fake_vllm import FakeVllm, Rank, until

@@ -18,11 +18,12 @@ import pytest
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
 from stanch.core.verdict import Signature, State, Verdict
-from stanch.edge.live import Judged, Live, watching
+from stanch.edge.live import Judged, Live
 from stanch.edge.prometheus_query import WAYS, Wanted, places, query
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.waking import ended
+from stanch.edge.watching import watching
 from tests.edge.fake_vllm import FakeVllm, Rank, decode_evidence, prefill_evidence, until
 from tests.edge.prometheus_server import allowing
 from tests.prometheus import prometheus, static

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from stanch.edge.clock import Clock
 from stanch.edge.cluster import Cluster
 from stanch.edge.journal import Journal
-from stanch.edge.live import Clock
 from stanch.edge.news import News
 from stanch.edge.supervisor import Supervisor
 from stanch.edge.telemetry import Telemetry

@@ -13,8 +13,8 @@ import pytest
 from stanch.core.policy import Policy
 from stanch.edge import client
 from stanch.edge.cluster import Cluster
-from stanch.edge.live import watching
 from stanch.edge.survey import Surveyor, ended_before
+from stanch.edge.watching import watching
 from tests.edge.fake_vllm import FakeVllm
 from tests.edge.small_cluster import NAMESPACE, SmallCluster
 

@@ -10,10 +10,10 @@ from stanch.core.history import Result
 from stanch.core.policy import Policy
 from stanch.core.sample import Role
 from stanch.edge import client
-from stanch.edge.live import watching
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.verifying import verified
+from stanch.edge.watching import watching
 from tests.edge.fake_vllm import Completion, FakeVllm, Rank, answers, says
 
 pytestmark = pytest.mark.unit

@@ -14,9 +14,9 @@ import pytest
 from aiohttp import web
 
 from stanch.api.watch import LeakWatch
+from stanch.edge.clock import Clock
 from stanch.edge.cluster import Cluster
 from stanch.edge.journal import Journal
-from stanch.edge.live import Clock
 from stanch.edge.telemetry import Telemetry
 from stanch.edge.watchdog import Watchdog
 from stanch_connector import contract

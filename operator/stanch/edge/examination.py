@@ -26,7 +26,7 @@ from stanch.edge.cluster import Cluster, ClusterError, Forbidden, NotFound, Obje
 from stanch.edge.cluster.making import DEPLOYMENTS
 from stanch.edge.findings import Finding, Mark
 from stanch.edge.kit_answers import Facts, KitError
-from stanch.edge.live import Live, watching
+from stanch.edge.live import Live
 from stanch.edge.permissions import (
     DEPLOYING,
     INSTALL_KINDS,
@@ -43,6 +43,7 @@ from stanch.edge.prometheus_query import Wanted, wanted_of
 from stanch.edge.survey import Surveyor
 from stanch.edge.targets import Watched
 from stanch.edge.units import Object
+from stanch.edge.watching import watching
 
 _AT_ONCE = 32
 _ADMISSION, _BINDINGS = "admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings"

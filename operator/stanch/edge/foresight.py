@@ -17,10 +17,11 @@ from stanch.edge.answering import answer_of
 from stanch.edge.cluster import Cluster
 from stanch.edge.forecast import Forecast, forecast, questions
 from stanch.edge.kit import Key, no_key
-from stanch.edge.live import Live, watching
+from stanch.edge.live import Live
 from stanch.edge.prometheus_query import wanted_of
 from stanch.edge.survey import Survey, Surveyor
 from stanch.edge.waking import ended
+from stanch.edge.watching import watching
 
 
 @dataclass(frozen=True, slots=True)

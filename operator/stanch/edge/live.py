@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,33 +17,21 @@ from stanch.core.policy import Policy
 from stanch.core.sample import Role, Sample
 from stanch.core.turn import Deployment, Memory, Reading, turn
 from stanch.core.verdict import State, Verdict
-from stanch.edge import client, one_engine
+from stanch.edge import one_engine
 from stanch.edge.asking import Asking, Judged, Said
 from stanch.edge.kit import Key, no_key
 from stanch.edge.kit_answers import Facts, KitError
 from stanch.edge.kits import Kits
 from stanch.edge.learned import Learned
 from stanch.edge.one_engine import SeveralError
-from stanch.edge.prometheus import Prometheus
-from stanch.edge.prometheus_query import Wanted
-from stanch.edge.scrape import Scrape, Scraper
+from stanch.edge.scrape import Scrape
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.waking import ended
 
-__all__ = ["Judged", "Live", "watching"]
+__all__ = ["Judged", "Live"]
 
 _AT_ONCE = 32
-
-
-class Clock:
-    """Unix time that never steps back: the wall clock at the start, the monotonic one from then on."""
-
-    def __init__(self) -> None:
-        self._offset = time.time() - time.monotonic()
-
-    def __call__(self) -> float:
-        return self._offset + time.monotonic()
 
 
 class Source(Protocol):
@@ -70,7 +56,7 @@ class Source(Protocol):
 
 
 class Live:
-    """Judges what a Source brings. Use `watching(...)`, which opens and closes all of it."""
+    """Judges what a Source brings. Use `watching(...)` (watching.py), which opens and closes all of it."""
 
     def __init__(
         self,
@@ -337,31 +323,3 @@ def _namesake(sample: Sample, url: str, number: int) -> Sample:
     """A second engine of the same name: blind under one of its own, because holds go by the name."""
     why = f"another engine is called {sample.engine} too: give the targets other names (docs/targets.md)"
     return Sample(sample.t, f"{sample.engine} at {url} #{number}", blind=why)
-
-
-@asynccontextmanager
-async def watching(
-    watched: Sequence[Watched],
-    policy: Policy,
-    key: Key = no_key,
-    clock: Callable[[], float] | None = None,
-    wanted: Wanted | None = None,
-    verify: bool = True,
-) -> AsyncIterator[Live]:
-    """A Live over these targets, with the connections that it needs. clock: the process's, if it has one.
-    wanted: of the Prometheus that its readings come from, where that is not the engines themselves. verify:
-    the engines' certificates, where they speak https."""
-    clock = clock or Clock()
-    async with AsyncExitStack() as stack:
-        targets = [one.target for one in watched]
-        scraper = await stack.enter_async_context(
-            Scraper(targets, policy.interval_seconds, clock=clock, verify=verify)
-        )
-        session = await stack.enter_async_context(client.session(verify=verify))
-        source: Source = scraper
-        if wanted is not None:
-            source = prometheus = Prometheus(wanted, scraper, policy.interval_seconds, clock)
-            stack.push_async_callback(prometheus.close)
-        live = Live(watched, source, session, policy, clock, key)
-        stack.push_async_callback(live.close)
-        yield live

@@ -29,12 +29,12 @@ from stanch.edge.events_text import EventText
 from stanch.edge.executor import Executor
 from stanch.edge.idle import IdleCanaries
 from stanch.edge.kit import Key, no_key
-from stanch.edge.live import watching
 from stanch.edge.prometheus_query import wanted_of
 from stanch.edge.recording import Recorder, by_name, shape, watch_status, written
 from stanch.edge.survey import Survey, Surveyor
 from stanch.edge.telemetry import Telemetry, Turned, Watch
 from stanch.edge.waking import ended, woken
+from stanch.edge.watching import watching
 
 # Sentences of the status, with their seconds, are written so often where nothing else has changed.
 _STATUS_SECONDS = 30.0

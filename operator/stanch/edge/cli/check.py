@@ -45,7 +45,7 @@ def check(urls: Sequence[str], role: str, seconds: float | None, options: Option
     async def look() -> int:
         from stanch.edge import output as out
         from stanch.edge.advice import advise
-        from stanch.edge.live import watching
+        from stanch.edge.watching import watching
 
         judged: list[Judged] = []
         async with watching(watched, options.policy, options.key) as live:

@@ -72,11 +72,11 @@ def _log_failure(message: str, trace: str | None = None) -> None:
 
 async def _run(kubeconfig: str | None, settings: Settings) -> None:
     from stanch.edge.alerts import receiving
+    from stanch.edge.clock import Clock
     from stanch.edge.cluster import Cluster
     from stanch.edge.deployments import Deployments, Kit
     from stanch.edge.handlers import Hearing
     from stanch.edge.journal import LibraryLog
-    from stanch.edge.live import Clock
     from stanch.edge.news import News
     from stanch.edge.supervisor import Supervisor
     from stanch.edge.telemetry import Telemetry

@@ -41,7 +41,7 @@ def watch(pairs: Sequence[str], targets_file: Path | None, seconds: float | None
     canary = options.canary
 
     async def run() -> None:
-        from stanch.edge.live import watching
+        from stanch.edge.watching import watching
 
         async with watching(watched, options.policy, options.key) as live:
             what = _what(watched, options.policy)

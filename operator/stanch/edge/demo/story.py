@@ -32,10 +32,10 @@ from stanch.edge.demo.fleet import Fleet
 from stanch.edge.demo.pods import NAMESPACE
 from stanch.edge.demo.telling import Account, Output, Probes, Told
 from stanch.edge.demo.view import objects_of, view
-from stanch.edge.live import watching
 from stanch.edge.target import Target
 from stanch.edge.targets import Watched
 from stanch.edge.waking import ended
+from stanch.edge.watching import watching
 
 # Requests that meet the defect, and for how long from the first of them on: all have been stuck for long
 # enough to be released when the first one is found.
