@@ -18,6 +18,7 @@ from stanch.edge.findings import Finding, Mark, exit_code, record
 from stanch.edge.kit_answers import Facts, KitError
 from stanch.edge.permissions import DEPLOYING, NEEDED, Guard, Permission, guards, lacking, policy_name
 from tests.bed import manifests
+from tests.edge.cli import Done, into_nothing
 from tests.edge.fake_api import FakeApi, refusal
 from tests.edge.fake_kit import FakeKit, entry
 from tests.edge.fake_vllm import FakeVllm
@@ -470,6 +471,17 @@ def test_before_anything_is_installed(tmp_path: Path) -> None:
     assert "helm install" in todo["permission"]
     assert "helm install" in todo["kinds"]
     assert not any("admissionregistration" in key for key, _ in api.asked)
+
+
+def test_a_reader_that_has_gone_changes_no_answer(tmp_path: Path) -> None:
+    async def scene() -> Done:
+        async with FakeApi() as api:
+            api.answers["GET /version"] = (200, {"gitVersion": "v1.35.4"})
+            api.answers[REVIEWS] = (201, {"status": {"allowed": False}})
+            return await into_nothing("doctor", "--kubeconfig", api.kubeconfig(tmp_path / "config"))
+
+    done = asyncio.run(scene())
+    assert (done.code, done.err) == (2, "")
 
 
 def test_an_admission_policy_that_may_not_be_read(tmp_path: Path) -> None:

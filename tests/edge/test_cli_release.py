@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.edge.cli import Done, inside
+from tests.edge.cli import Done, inside, into_nothing
 from tests.edge.fake_kit import FakeKit, entry, says
 from tests.edge.fake_vllm import FakeVllm
 
@@ -160,6 +160,22 @@ def outcome(**differs: Any) -> dict[str, Any]:
 
 NOTHING: dict[str, Any] = {"released": [], "ways": {}, "refused": {}, "refusals": {}}
 DONE: dict[str, Any] = {"refused": {}, "refusals": {}}
+
+
+@pytest.mark.parametrize(("command", "code"), [("release", 1), ("requests", 3)])
+def test_a_reader_that_has_gone_changes_no_answer(token: str, command: str, code: int) -> None:
+    """What was refused is not done, and a rank that did not answer is not listed, whoever reads of it."""
+
+    async def scene() -> Done:
+        fake = FakeVllm()
+        fake.kit = FakeKit(entry("a"), entry("b"))
+        fake.kit.takes(**outcome())
+        fake.kit.missing = [1] if command == "requests" else []
+        more = ("--all", "--token-file", token) if command == "release" else ()
+        async with fake:
+            return await into_nothing(command, fake.url, *more)
+
+    assert asyncio.run(scene()).code == code
 
 
 class TestRelease:

@@ -16,7 +16,7 @@ from stanch.core.policy import Policy
 from stanch.edge.cli import commands
 from stanch.edge.cli.options import Seconds
 from stanch.edge.policy_file import load_policy
-from tests.edge.cli import stanch
+from tests.edge.cli import into_nothing, stanch
 
 pytestmark = pytest.mark.unit
 row = pytest.param
@@ -161,6 +161,28 @@ def test_one_way_to_say_how_long(text: str, seconds: float) -> None:
     assert Seconds(0).convert(text, None, None) == seconds
 
 
+@pytest.mark.parametrize("gap", [0.0, 0.001, 0.003, 0.01])
+def test_whoever_interrupts_twice_does_not_wait(gap: float) -> None:
+    """While it tidies up after the first one: the end of the process, and no traceback."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stanch", "watch", "--target", f"{U}=decode"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    assert process.stderr is not None
+    assert b"watching 1 server" in process.stderr.readline()
+    assert process.stdout is not None
+    assert b"BLIND" in process.stdout.readline()
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(gap)
+    _, err = process.communicate(timeout=60)
+    # To a shell an end by the signal itself, which the interpreter's own last moments bring, is 130 as well.
+    assert process.returncode in (130, -signal.SIGINT)
+    assert err.strip() == b""
+
+
 @pytest.mark.parametrize("after", [0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5])
 def test_an_interrupt_at_any_time(after: float) -> None:
     """From the moment that our own first line runs."""
@@ -202,6 +224,16 @@ def test_without_the_extra(tmp_path: Path, package: str) -> None:
     assert (done.code, done.out) == (69, "")
     assert len(done.err.splitlines()) == 1
     assert f"needs the package {package}: pip install 'stanch[operator]'" in done.err
+
+
+PAIR = f"--prefill {U} --decode http://127.0.0.1:2 --timeout 1"
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_a_reader_that_has_gone_does_not_make_it_well(output: str) -> None:
+    """`stanch probe ... | head -1` in a script with pipefail."""
+    done = asyncio.run(into_nothing("probe", *PAIR.split(), "--output", output))
+    assert (done.code, done.err) == (1, "")
 
 
 # Where each of the redirections leads, and the answer that must still be given.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,14 @@ def json_line(data: dict[str, object]) -> None:
 
 def flush() -> None:
     sys.stdout.flush()
+
+
+@contextmanager
+def to_whoever_reads() -> Iterator[None]:
+    """What is printed inside: a reader that has gone (`| head`) does not change the command's exit code.
+    click raises the pipe's error; rich makes a SystemExit of it, and leads the rest to nowhere."""
+    with suppress(BrokenPipeError, SystemExit):
+        yield
 
 
 def headline(verdict: Verdict, text: str) -> str:

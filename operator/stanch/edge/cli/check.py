@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -62,8 +61,7 @@ def check(urls: Sequence[str], role: str, seconds: float | None, options: Option
             if options.canary:
                 judged = await asyncio.gather(*(_asked(live, one) for one in judged))
             advice = {name: advise(version, live.facts(name)) for name, version in live.versions.items()}
-        # A reader that has gone (`| head`) does not change the answer.
-        with suppress(BrokenPipeError, SystemExit):
+        with out.to_whoever_reads():
             if options.output == "json":
                 for one in judged:
                     name = one.watched.target.name

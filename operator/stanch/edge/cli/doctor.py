@@ -68,9 +68,10 @@ def doctor(
     except ClusterError as error:
         click.echo(f"cannot tell: {error}", err=True)
         return EXIT_CANNOT_TELL
-    if output == "json":
-        for one in found:
-            out.json_line(findings.record(one))
-    else:
-        findings.show(found)
+    with out.to_whoever_reads():
+        if output == "json":
+            for one in found:
+                out.json_line(findings.record(one))
+        else:
+            findings.show(found)
     return findings.exit_code(found)

@@ -50,6 +50,7 @@ def lift(
     engine is not ready or an annotation is left; 3 cannot tell.
     """
     from stanch.edge import lifting
+    from stanch.edge import output as out
     from stanch.edge.cluster import ClusterError
     from stanch.edge.permissions import LIFT
 
@@ -66,7 +67,8 @@ def lift(
     except ClusterError as error:
         click.echo(f"cannot tell: {sentence(error)}", err=True)
         return EXIT_DONE if best_effort else EXIT_CANNOT_TELL
-    _say(found, output)
+    with out.to_whoever_reads():
+        _say(found, output)
     return EXIT_LEFT if any(one.problem for one in found) and not best_effort else EXIT_DONE
 
 

@@ -47,12 +47,13 @@ def requests(url: str, rank: int | None, stuck: bool, api_key_file: Path | None,
         return EXIT_CANNOT_TELL
     label = None if rank is None else str(rank)
     rows, missing = listing.rows(lists, label, stuck_only=stuck), listing.missing(lists, label)
-    if output == "json":
-        out.json_line(listing.record(shown, lists, rows))
-    else:
-        listing.show(rows, stuck_only=stuck, whole=missing is None)
-    if missing is not None:
+    with out.to_whoever_reads():
+        if output == "json":
+            out.json_line(listing.record(shown, lists, rows))
+        else:
+            listing.show(rows, stuck_only=stuck, whole=missing is None)
         out.flush()
+    if missing is not None:
         click.echo(f"cannot tell about {shown}: {missing}", err=True)
         return EXIT_CANNOT_TELL
     return EXIT_DONE

@@ -57,22 +57,23 @@ def probe(
         probed = interrupt.run(run())
     except MisuseError as error:
         raise click.UsageError(str(error)) from None
-    if output == "json":
-        data: dict[str, object] = {
-            "schema": "stanch.probe/1",
-            "prefill": pair[0].target.shown,
-            "decode": pair[1].target.shown,
-            "end": probed.end.value,
-            "where": probed.where,
-            "reason": probed.why,
-            "requestId": probed.request_id,
-            "promptTokens": probed.prompt_tokens,
-            "prefillSeconds": probed.prefill_seconds,
-            "decodeSeconds": probed.decode_seconds,
-        }
-        out.json_line(data)
-    else:
-        out.print_table(None, _sentence(probed))
+    with out.to_whoever_reads():
+        if output == "json":
+            data: dict[str, object] = {
+                "schema": "stanch.probe/1",
+                "prefill": pair[0].target.shown,
+                "decode": pair[1].target.shown,
+                "end": probed.end.value,
+                "where": probed.where,
+                "reason": probed.why,
+                "requestId": probed.request_id,
+                "promptTokens": probed.prompt_tokens,
+                "prefillSeconds": probed.prefill_seconds,
+                "decodeSeconds": probed.decode_seconds,
+            }
+            out.json_line(data)
+        else:
+            out.print_table(None, _sentence(probed))
     return {End.WORKS: 0, End.BROKE: 1, End.UNKNOWN: 3}[probed.end]
 
 

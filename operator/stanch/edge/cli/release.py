@@ -84,12 +84,13 @@ def release(
     except KitError as error:
         click.echo(f"cannot tell about {shown}: {error}", err=True)
         return EXIT_CANNOT_TELL
-    if output == "json":
-        out.json_line(releasing.record(shown, released))
-    else:
-        releasing.show(released)  # nothing, where nothing is known
-    if not released.certain:
+    with out.to_whoever_reads():
+        if output == "json":
+            out.json_line(releasing.record(shown, released))
+        else:
+            releasing.show(released)  # nothing, where nothing is known
         out.flush()
+    if not released.certain:
         why = released.reason or f"ranks {', '.join(released.missing)} did not answer"
         click.echo(f"cannot tell about all of {shown}: {why}", err=True)
         return EXIT_CANNOT_TELL
