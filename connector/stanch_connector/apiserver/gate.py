@@ -220,8 +220,10 @@ class Gate:
         return self._restart.id if self._restart is not None and self._restarting() else None
 
     def busy(self) -> bool:
-        """Whether the watcher should look more often."""
-        return bool(self._drains) or self._restarting()
+        """Whether the watcher should look more often: out of service, an engine waits for the next order."""
+        now = self._clock()
+        held = cordon.cordoned(self._lease, now) or drain.draining(self._drain, now)
+        return held or bool(self._drains) or self._restarting()
 
     # -- within
 

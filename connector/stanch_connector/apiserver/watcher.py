@@ -20,7 +20,7 @@ from stanch_connector.apiserver.gate import Gate
 from stanch_connector.contract import DEFAULT_ANNOTATIONS, ENV_ANNOTATIONS
 
 POLL_SECONDS = 0.5
-# While something drains or restarts: two readings must lie 0.2 s apart, and no sooner.
+# While an engine is out of service, drains or restarts: two readings must lie 0.2 s apart, and no sooner.
 BUSY_POLL_SECONDS = 0.1
 _LOG_EVERY_SECONDS = 60.0
 
