@@ -9,7 +9,7 @@ import pytest
 from stanch.core import plan_budget as budget
 from stanch.core.fleet import CordonMark, Fleet, Kit, Way
 from stanch.core.history import Claim, Confirmation, Ending, History, Incident, Ledger, StepName, Trigger
-from stanch.core.plan_limits import HASTE_SECONDS, UNDER_WAY_SECONDS, Limits, MaxUnavailable
+from stanch.core.plan_limits import RESTART_HASTE_SECONDS, UNDER_WAY_SECONDS, Limits, MaxUnavailable
 from stanch.core.plan_types import Verb
 from stanch.core.planner import plan
 from stanch.core.sample import Role
@@ -192,14 +192,14 @@ def test_recheck_is_when_something_may_look_different() -> None:
     assert fleet(Sim("d2")).turn().recheck_after == ENFORCE.interval_seconds
 
 
-def test_a_unit_in_a_step_is_looked_at_every_second_but_not_for_ever() -> None:
+def test_a_unit_in_a_step_is_looked_at_often_but_not_for_ever() -> None:
     world = pair(Sim("d1", leak=0.7, peers=("p1",), starts=600.0))
     assert world.turn().recheck_after == ENFORCE.interval_seconds
     assert {world.turn().recheck_after for _ in range(6)} == {UNDER_WAY_SECONDS}
     step = world.only().current
     assert step is not None
     assert step.name is StepName.RESTART
-    world.run(int(HASTE_SECONDS / ENFORCE.interval_seconds))
+    world.run(int(RESTART_HASTE_SECONDS / ENFORCE.interval_seconds))
     assert world.turn().recheck_after == ENFORCE.interval_seconds
 
 

@@ -100,7 +100,9 @@ GROUP_REPLACED_SECONDS: Final = 60.0
 # Between two turns while a step is under way whose effect only the fleet shows, and for how long it is looked
 # at so often: an engine that is out of service is not to wait for a whole interval at every rung.
 UNDER_WAY_SECONDS: Final = 0.25
-HASTE_SECONDS: Final = 30.0
+HASTE_SECONDS: Final = 120.0
+# Of a restart: then the engine starts, and serves as soon as it is well, whoever looks at it.
+RESTART_HASTE_SECONDS: Final = 30.0
 EVICT_PATIENCE_SECONDS: Final = 120.0
 # Between two tries of the same eviction: a disruption budget changes when a pod becomes ready.
 EVICT_AGAIN_SECONDS: Final = 15.0

@@ -35,6 +35,7 @@ from stanch.core.plan_limits import (
     HASTE_SECONDS,
     MOST_INTERRUPTIONS,
     MOST_STEPS,
+    RESTART_HASTE_SECONDS,
     UNDER_WAY_SECONDS,
     Limits,
     Mode,
@@ -88,7 +89,9 @@ def plan(fleet: Fleet, verdicts: Iterable[Verdict], history: History, limits: Li
 def _under_way(incident: Incident, now: float) -> bool:
     """Whether it is in a step that something is done in, and has not been for long."""
     step = incident.current
-    return incident.open and step is not None and step.name in _ACTING and now - step.start < HASTE_SECONDS
+    if step is None or not incident.open or step.name not in _ACTING:
+        return False
+    return now - step.start < (RESTART_HASTE_SECONDS if step.name is StepName.RESTART else HASTE_SECONDS)
 
 
 def unwatched(incidents: Iterable[Incident], now: float) -> tuple[Incident, ...]:
