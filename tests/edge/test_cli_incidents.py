@@ -208,6 +208,14 @@ class TestKube:
             (65, True),
         )
 
+    def test_a_home_that_cannot_be_looked_into(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As in a pod whose user is not that of its HOME; root may look anywhere but at such a name."""
+        monkeypatch.delenv("KUBECONFIG", raising=False)
+        monkeypatch.setenv("HOME", "/" + "x" * 300)
+        assert kube_of(None, None, "shop") == Kube(None, None, "shop")
+        done = asyncio.run(inside("incidents"))
+        assert (done.code, "Name a kubeconfig" in done.err) == (3, True)
+
     @pytest.mark.parametrize("contexts", [5, "a", [5, {"name": "a", "context": 7}]])
     def test_contexts_that_are_none(self, tmp_path: Path, contexts: object) -> None:
         (tmp_path / "config").write_text(json.dumps({"current-context": "a", "contexts": contexts}))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DEFAULT_FILE = Path("~/.kube/config")
+_DEFAULT_FILE = "~/.kube/config"
 # Many hundred clusters with their certificates; of another file PyYAML would read a megabyte in seconds.
 _MOST_BYTES = 4 << 20
 # Where a pod finds its own namespace; without a kubeconfig we are taken to be in one, as kubectl does it.
@@ -95,8 +95,11 @@ def sentence(error: ClusterError) -> str:
 
 def kube_of(kubeconfig: str | None, context: str | None, namespace: str | None) -> Kube:
     """What the options mean. Raises FileError where a kubeconfig cannot be read."""
-    if not kubeconfig and _DEFAULT_FILE.expanduser().is_file():
-        kubeconfig = str(_DEFAULT_FILE.expanduser())
+    if not kubeconfig:
+        # A home that there is not, or that may not be looked into (a pod under another user), has none;
+        # Path's own functions raise then.
+        default = os.path.expanduser(_DEFAULT_FILE)  # noqa: PTH111
+        kubeconfig = default if os.path.isfile(default) else None  # noqa: PTH113
     if not kubeconfig:
         return Kube(None, None, namespace or _own_namespace())
     read = list(_read(kubeconfig))

@@ -149,7 +149,7 @@ class Transport:
             return
         # Of files that do not exist the client makes an empty configuration, not an error.
         if not _is_there(self._kubeconfig):
-            raise ClusterError(f"{self._named}: there is no such file")
+            raise ClusterError(f"{self._named}: there is no such file, or no right to see it")
         try:
             await config.load_kube_config(
                 self._kubeconfig, self._context, configuration, persist_config=False
