@@ -6,12 +6,15 @@ Each has a default that works in the namespace and with the manifests of charts/
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from stanch.api.common import DNS_LABEL
 
 # Where a pod finds the namespace that it runs in.
 _DEFAULT_NAMESPACE: Final = "stanch-system"
@@ -69,10 +72,9 @@ class Settings:
         """From the process's environment, or a given one. Raises SettingsError."""
         found = os.environ if environment is None else environment
         default = cls()
-        names = found.get("STANCH_WATCH_NAMESPACES", "").split(",")
         return cls(
             namespace=found.get("STANCH_NAMESPACE") or default.namespace,
-            watch_namespaces=tuple(dict.fromkeys(name.strip() for name in names if name.strip())),
+            watch_namespaces=_namespaces(found.get("STANCH_WATCH_NAMESPACES", "")),
             identity=found.get("STANCH_IDENTITY") or default.identity,
             host=found.get("STANCH_HTTP_HOST") or default.host,
             port=_port(found, "STANCH_HTTP_PORT", default.port, "a free one"),
@@ -99,6 +101,15 @@ def _port(found: Mapping[str, str], name: str, default: int, zero: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
         raise SettingsError(f"{name} is {text!r}: a port is a number from 0 ({zero}) to 65535")
     return int(text)
+
+
+def _namespaces(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if bad := [name for name in names if len(name) > 63 or not re.fullmatch(DNS_LABEL, name)]:
+        raise SettingsError(
+            f"STANCH_WATCH_NAMESPACES has {bad[0]!r}: names of namespaces, with commas between"
+        )
+    return names
 
 
 def _pull_policy(text: str) -> str:

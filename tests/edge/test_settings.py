@@ -49,6 +49,9 @@ def test_the_webhook_and_the_kit() -> None:
         ("STANCH_KIT_IMAGE_VOLUME", "yes"),
         ("STANCH_WEBHOOK_CERT_SECONDS", "59"),
         ("STANCH_WEBHOOK_CERT_SECONDS", "7d"),
+        ("STANCH_WATCH_NAMESPACES", "shop,b c"),
+        ("STANCH_WATCH_NAMESPACES", "*"),
+        ("STANCH_WATCH_NAMESPACES", "a" * 64),
     ],
 )
 def test_what_makes_no_sense_is_named(name: str, value: str) -> None:
