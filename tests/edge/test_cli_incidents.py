@@ -228,6 +228,14 @@ class TestKube:
         done = asyncio.run(inside("incidents", "--kubeconfig", str(config)))
         assert (done.code, done.out, "is none of http or https" in done.err) == (3, "", True)
 
+    def test_a_server_name_that_is_none(self, tmp_path: Path) -> None:
+        config = kubeconfig(tmp_path / "config", "https://127.0.0.1:1")
+        found = json.loads(config.read_text())
+        found["clusters"][0]["cluster"]["tls-server-name"] = 5
+        config.write_text(json.dumps(found))
+        done = asyncio.run(inside("incidents", "--kubeconfig", str(config)))
+        assert (done.code, "tls-server-name is no text" in done.err) == (3, True)
+
     @pytest.mark.parametrize("key", ["certificate-authority-data", "client-certificate-data"])
     def test_a_certificate_that_is_none(self, tmp_path: Path, key: str) -> None:
         config = kubeconfig(tmp_path / "config", "https://127.0.0.1:1")

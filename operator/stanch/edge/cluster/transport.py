@@ -159,6 +159,8 @@ class Transport:
         if not _is_address(configuration.host):
             said = f"the server's address {str(configuration.host)[:100]!r} is none of http or https"
             raise ClusterError(f"{self._named}: {said}")
+        if not isinstance(configuration.tls_server_name, (str, type(None))):
+            raise ClusterError(f"{self._named}: its tls-server-name is no text: quote it")
 
     @property
     def _named(self) -> str:
