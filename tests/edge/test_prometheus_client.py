@@ -211,7 +211,7 @@ def test_bearer_basic_and_headers(tmp_path: Path) -> None:
         reason, text = refused(fake.url, table=table(tmp_path, fake.url, basic))
         assert (reason, text) == (
             "CredentialsUnreadable",
-            f"{password}: cannot be read: No such file or directory",
+            f"{password}: the password cannot be read: No such file or directory",
         )
 
 
