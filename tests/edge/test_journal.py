@@ -219,7 +219,10 @@ def library() -> Iterator[tuple[logging.Logger, io.StringIO]]:
     stream, logger = io.StringIO(), logging.getLogger("kopf.of-a-test")
     handler = LibraryLog(Journal(stream))
     logger.addHandler(handler)
+    # Its own, whatever another test of this process has set for all of kopf.
+    logger.setLevel(logging.WARNING)
     yield logger, stream
+    logger.setLevel(logging.NOTSET)
     logger.removeHandler(handler)
 
 
