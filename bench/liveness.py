@@ -47,7 +47,8 @@ class Part:
     """One repair. sent, lost: requests. unready: seconds without its endpoint. started: of these, from the
     container's start to the first /health 200; None where nothing was restarted. refusing: seconds in which
     the endpoint was ready and /health was not. repaired: from the moment when the last client gave up until
-    the engine was well and routed to. backoff: from the old container's end to the new one's start."""
+    the engine was well and routed to. backoff: from the old container's end to the new one's start. moments:
+    what happened when, in Unix seconds."""
 
     name: str
     sent: int
@@ -58,6 +59,7 @@ class Part:
     refusing: float
     repaired: float
     backoff: float | None
+    moments: tuple[tuple[str, float], ...]
 
     def row(self) -> str:
         how = ", ".join(
@@ -158,19 +160,20 @@ def run(stage: Stage, vllm: Vllm, options: argparse.Namespace) -> None:
 def _repaired(stage: Stage, step: str, interval_s: int, number: int) -> str:
     stage.watch([step], HOLD_S, interval_s, WATCHED)
     name = f"Stanch, {step.lower()}{' again' * (number > 1)}, {interval_s} s"
-    row = part(stage, name, STANCH, lambda: _ended(stage, number)).row()
-    return f"{row}\n{_steps(stage.scene.incident(number) or {})}"
+    done = part(stage, name, STANCH, lambda: _ended(stage, number))
+    return f"{done.row()}\n{_steps(stage.scene.incident(number) or {}, done.moments)}"
 
 
-def _steps(incident: dict[str, Any]) -> str:
-    """Where the time went: each step, in seconds since the first began."""
+def _steps(incident: dict[str, Any], moments: Sequence[tuple[str, float]]) -> str:
+    """Where the time went: each step, and what else happened, in seconds since the first step began."""
     found = [
-        (one["name"], datetime.fromisoformat(one["start"]), datetime.fromisoformat(one["end"]))
+        (one["name"], *(datetime.fromisoformat(one[end]).timestamp() for end in ("start", "end")))
         for one in incident["status"]["steps"]
     ]
     first = min(start for _, start, _ in found)
-    took = ((name, (a - first).total_seconds(), (b - first).total_seconds()) for name, a, b in found)
-    return "steps: " + ", ".join(f"{name} {a:.1f} to {b:.1f}" for name, a, b in took)
+    said = [(start, f"{name} {start - first:.1f} to {end - first:.1f}") for name, start, end in found]
+    said += [(at, f"{name} {at - first:.1f}") for name, at in moments]
+    return "steps: " + ", ".join(text for _, text in sorted(said))
 
 
 def with_liveness(pod: Object) -> None:
@@ -208,12 +211,14 @@ def part(stage: Stage, name: str, pod: str, repaired: Callable[[], object]) -> P
     after = _container(stage, pod)
     changes = endpoints.changes(pod)
     unready = sum(later - t for (t, ready), (later, _) in pairwise(changes) if not ready)
+    moments = [("endpoint on" if ready else "endpoint off", at) for at, ready in changes if at > leaked]
     started = backoff = None
     if after["containerID"] != before["containerID"]:
         began = process_start(stage, pod)
         started = health.first_well(began) - began
         finished = after["lastState"]["terminated"]["finishedAt"]
         backoff = began - datetime.fromisoformat(finished.replace("Z", "+00:00")).timestamp()
+        moments += [("process starts", began), ("answers /health", began + started)]
     ended = clients.ended
     return Part(
         name,
@@ -225,6 +230,7 @@ def part(stage: Stage, name: str, pod: str, repaired: Callable[[], object]) -> P
         health.unwell_while(lambda t: _ready_at(changes, t)),
         well - leaked,
         backoff,
+        tuple(moments),
     )
 
 

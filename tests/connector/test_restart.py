@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stanch_connector.apiserver.restart import (
     KILL_GRACE_SECONDS,
+    ROCM_TERM_GRACE_SECONDS,
     TERM_GRACE_SECONDS,
     Act,
     Process,
@@ -139,6 +143,14 @@ def test_plan(readings: list[tuple[float, int]], done: list[tuple[float, Act]]) 
         if act is not Act.WAIT:
             got.append((now, act))
     assert got == done
+
+
+def test_on_rocm_a_process_has_longer_to_give_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(hip="7.0")))
+    restart, act = step(begin("r", 0.0, 0.0, 0.0), 0, 0.0)
+    assert act is Act.TERM
+    assert step(restart, 0, ROCM_TERM_GRACE_SECONDS - 0.1)[1] is Act.WAIT
+    assert step(restart, 0, ROCM_TERM_GRACE_SECONDS)[1] is Act.KILL
 
 
 def test_an_engine_that_has_refused_requests_for_a_while_has_settled() -> None:

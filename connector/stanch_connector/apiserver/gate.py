@@ -38,7 +38,7 @@ Releaser = Callable[[Order, Report], None]
 # Commands by POST that the other API-server processes are told of.
 _KEPT_POSTS = 8
 # A restart's drain outlives its deadline by this: the signals and their graces come after it.
-_RESTART_TAIL_SECONDS = restart.TERM_GRACE_SECONDS + restart.KILL_GRACE_SECONDS + 5.0
+_RESTART_TAIL_SECONDS = restart.KILL_GRACE_SECONDS + 5.0
 
 # Below vLLM's own logger: no other has a handler in its processes.
 logger = logging.getLogger("vllm.stanch")
@@ -264,7 +264,8 @@ class Gate:
             self._drain, self._drains = drain.Drain(), {}
             outcome = {"id": order.id, "state": "done"}
         else:
-            self._drain = drain.start(self._drain, order.deadline + _RESTART_TAIL_SECONDS, now)
+            ends = order.deadline + restart.term_grace_seconds() + _RESTART_TAIL_SECONDS
+            self._drain = drain.start(self._drain, ends, now)
             self._restart = restart.begin(order.id, order.deadline, self._drain.since, now)
         self._change(commands.report(self._book, outcome))
         return False

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from stanch_connector.apiserver.restart import KILL_GRACE_SECONDS, TERM_GRACE_SECONDS, Process, Target
+from stanch_connector.apiserver.restart import KILL_GRACE_SECONDS, Process, Target, term_grace_seconds
 
 # What a container's supervisor sees after SIGKILL.
 _KILLED_STATUS = 128 + signal.SIGKILL
@@ -60,7 +60,7 @@ def terminate(target: Target) -> None:
     Where the root is this process, a timer of the C library ends it even if Python never runs again: its
     faulthandler thread needs no interpreter lock. It is later than the watcher's own SIGKILL.
     """
-    seconds = TERM_GRACE_SECONDS + KILL_GRACE_SECONDS
+    seconds = term_grace_seconds() + KILL_GRACE_SECONDS
     if target.root.pid == os.getpid():
         with contextlib.suppress(Exception):
             faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__ or sys.stderr)

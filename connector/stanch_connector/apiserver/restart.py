@@ -21,6 +21,7 @@ ladder is always: kill the descendants, then the process itself, which ends by _
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -28,6 +29,7 @@ from enum import Enum
 from stanch_connector.apiserver.drain import Settle, settle
 
 TERM_GRACE_SECONDS = 5.0
+ROCM_TERM_GRACE_SECONDS = 20.0
 KILL_GRACE_SECONDS = 5.0
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*$")
@@ -52,6 +54,13 @@ class Target:
 
     root: Process
     descendants: tuple[Process, ...]
+
+
+def term_grace_seconds() -> float:
+    """From SIGTERM to SIGKILL. On ROCm a process that is killed while it gives its memory back may leave it
+    taken, and vLLM allows its own engine processes 15 s (v1/engine/utils.py, 0.29.0 and 0.32.0)."""
+    hip = getattr(getattr(sys.modules.get("torch"), "version", None), "hip", None)
+    return TERM_GRACE_SECONDS if hip is None else ROCM_TERM_GRACE_SECONDS
 
 
 def choose(table: Mapping[int, Process], own_pid: int) -> Target | None:
@@ -187,7 +196,7 @@ def step(restart: Restart, open_requests: int, now: float) -> tuple[Restart, Act
         ending = replace(restart, rest=rest, phase=Phase.TERMINATING, phase_since=now, drained=rested)
         return ending, Act.TERM
     if restart.phase is Phase.TERMINATING:
-        if now - restart.phase_since < TERM_GRACE_SECONDS:
+        if now - restart.phase_since < term_grace_seconds():
             return restart, Act.WAIT
         return replace(restart, phase=Phase.KILLING, phase_since=now), Act.KILL
     if now - restart.phase_since < KILL_GRACE_SECONDS:
