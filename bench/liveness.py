@@ -216,8 +216,10 @@ def part(stage: Stage, name: str, pod: str, repaired: Callable[[], object]) -> P
     if after["containerID"] != before["containerID"]:
         began = process_start(stage, pod)
         started = health.first_well(began) - began
-        finished = after["lastState"]["terminated"]["finishedAt"]
-        backoff = began - datetime.fromisoformat(finished.replace("Z", "+00:00")).timestamp()
+        last = after["lastState"]["terminated"]
+        ended_at = datetime.fromisoformat(last["finishedAt"].replace("Z", "+00:00")).timestamp()
+        backoff = began - ended_at
+        moments.append((f"process ends with {last['exitCode']}, to the second", ended_at))
         moments += [("process starts", began), ("answers /health", began + started)]
     ended = clients.ended
     return Part(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stanch_connector.apiserver.drain import Settle
 from stanch_connector.apiserver.restart import (
     KILL_GRACE_SECONDS,
     ROCM_TERM_GRACE_SECONDS,
@@ -137,7 +138,7 @@ PLANS: dict[str, tuple[list[tuple[float, int]], list[tuple[float, Act]]]] = {
 
 @pytest.mark.parametrize(("readings", "done"), PLANS.values(), ids=PLANS.keys())
 def test_plan(readings: list[tuple[float, int]], done: list[tuple[float, Act]]) -> None:
-    restart, got = begin("r", 10.0, 0.0, 0.0), []
+    restart, got = begin("r", 10.0, Settle(0.0), 0.0), []
     for now, count in readings:
         restart, act = step(restart, count, now)
         if act is not Act.WAIT:
@@ -147,23 +148,30 @@ def test_plan(readings: list[tuple[float, int]], done: list[tuple[float, Act]]) 
 
 def test_on_rocm_a_process_has_longer_to_give_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(hip="7.0")))
-    restart, act = step(begin("r", 0.0, 0.0, 0.0), 0, 0.0)
+    restart, act = step(begin("r", 0.0, Settle(0.0), 0.0), 0, 0.0)
     assert act is Act.TERM
     assert step(restart, 0, ROCM_TERM_GRACE_SECONDS - 0.1)[1] is Act.WAIT
     assert step(restart, 0, ROCM_TERM_GRACE_SECONDS)[1] is Act.KILL
 
 
-def test_an_engine_that_has_refused_requests_for_a_while_has_settled() -> None:
-    """Two zeros it takes all the same."""
-    restart, act = step(begin("r", 70.0, 50.0, 60.0), 0, 60.0)
-    assert act is Act.WAIT
-    assert step(restart, 0, 60.2)[1] is Act.TERM
+def test_an_engine_that_has_come_to_rest_before_is_ended_at_once() -> None:
+    rest = Settle(50.0, zero_since=52.0)
+    assert step(begin("r", 70.0, rest, 60.0), 0, 60.0)[1] is Act.TERM
+
+
+def test_whatever_arrives_then_is_waited_for() -> None:
+    rest = Settle(50.0, zero_since=52.0)
+    restart, got = begin("r", 70.0, rest, 60.0), []
+    for now, count in [(60.0, 1), (60.1, 0), (60.2, 0), (60.4, 0)]:
+        restart, act = step(restart, count, now)
+        got.append(act)
+    assert got == [Act.WAIT, Act.WAIT, Act.WAIT, Act.TERM]
 
 
 @settings(deadline=None)
 @given(st.floats(0, 30), st.lists(st.tuples(st.floats(0.01, 8), st.integers(0, 2)), max_size=40))
 def test_each_act_once_in_order_and_never_early(deadline: float, readings: list[tuple[float, int]]) -> None:
-    restart, now = begin("r", deadline, 0.0, 0.0), 0.0
+    restart, now = begin("r", deadline, Settle(0.0), 0.0), 0.0
     at: dict[Act, float] = {}
     for gap, count in readings:
         now += gap

@@ -35,49 +35,6 @@ ZERO_APART_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
-    """until: the drain holds before this moment; None where nothing was ordered. since: when new requests
-    began to be refused."""
-
-    until: float | None = None
-    since: float = 0.0
-
-
-def start(drain: Drain, deadline: float, now: float) -> Drain:
-    """Draining until `deadline`, or longer where an earlier order already says so."""
-    if draining(drain, now) and drain.until is not None:
-        return replace(drain, until=max(drain.until, deadline))
-    return Drain(deadline, now)
-
-
-def extend(drain: Drain, cordon_ends_at: float | None, now: float) -> Drain:
-    """A drain that holds goes on as long as the cordon lease does; one that has ended does not come back."""
-    if drain.until is None or cordon_ends_at is None or now >= min(drain.until, cordon_ends_at):
-        return drain
-    return replace(drain, until=max(drain.until, cordon_ends_at))
-
-
-def draining(drain: Drain, now: float) -> bool:
-    return drain.until is not None and now < drain.until
-
-
-def is_work(path: str) -> bool:
-    """Whether a request for this path (below the root path) is work for the engine."""
-    return path not in PASSING_PATHS and not path.startswith(_BELOW)
-
-
-def passes(path: str, request_id: str | None, boot_id: str) -> bool:
-    """Whether a draining engine serves this: a path that is not work, or the operator's own canary, whose
-    X-Request-Id is CANARY_PREFIX and this process's boot id, and nothing or "-" and more after it."""
-    if not is_work(path):
-        return True
-    if not boot_id or request_id is None:
-        return False
-    canary = CANARY_PREFIX + boot_id
-    return request_id == canary or request_id.startswith(canary + "-")
-
-
-@dataclass(frozen=True, slots=True)
 class Settle:
     """Whether the engine has come to rest. since: when new requests began to be refused. zero_since: when the
     first zero of an unbroken row was read, after the settling time."""
@@ -95,3 +52,54 @@ def settle(state: Settle, open_requests: int, now: float) -> tuple[Settle, bool]
     if state.zero_since is None:
         return replace(state, zero_since=now), False
     return state, now - state.zero_since >= ZERO_APART_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """until: the drain holds before this moment; None where nothing was ordered. rest: whether the engine has
+    come to rest in it; an order that follows begins with that."""
+
+    until: float | None = None
+    rest: Settle = Settle(0.0)
+
+
+def start(drain: Drain, deadline: float, now: float) -> Drain:
+    """Draining until `deadline`, or longer where an earlier order already says so."""
+    if draining(drain, now) and drain.until is not None:
+        return replace(drain, until=max(drain.until, deadline))
+    return Drain(deadline, Settle(now))
+
+
+def extend(drain: Drain, cordon_ends_at: float | None, now: float) -> Drain:
+    """A drain that holds goes on as long as the cordon lease does; one that has ended does not come back."""
+    if drain.until is None or cordon_ends_at is None or now >= min(drain.until, cordon_ends_at):
+        return drain
+    return replace(drain, until=max(drain.until, cordon_ends_at))
+
+
+def draining(drain: Drain, now: float) -> bool:
+    return drain.until is not None and now < drain.until
+
+
+def rests(drain: Drain, open_requests: int, now: float) -> tuple[Drain, bool]:
+    """One reading. True: it holds, and the engine has come to rest in it."""
+    if not draining(drain, now):
+        return drain, False
+    rest, rested = settle(drain.rest, open_requests, now)
+    return replace(drain, rest=rest), rested
+
+
+def is_work(path: str) -> bool:
+    """Whether a request for this path (below the root path) is work for the engine."""
+    return path not in PASSING_PATHS and not path.startswith(_BELOW)
+
+
+def passes(path: str, request_id: str | None, boot_id: str) -> bool:
+    """Whether a draining engine serves this: a path that is not work, or the operator's own canary, whose
+    X-Request-Id is CANARY_PREFIX and this process's boot id, and nothing or "-" and more after it."""
+    if not is_work(path):
+        return True
+    if not boot_id or request_id is None:
+        return False
+    canary = CANARY_PREFIX + boot_id
+    return request_id == canary or request_id.startswith(canary + "-")

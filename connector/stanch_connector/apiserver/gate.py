@@ -67,7 +67,7 @@ class Gate:
         self._lease = cordon.Lease()
         self._book = commands.Book(boot_id)
         self._drain = drain.Drain()
-        self._drains: dict[str, drain.Settle] = {}
+        self._drains: set[str] = set()
         self._restart: restart.Restart | None = None
         self._ended: deque[Outcome] = deque(maxlen=commands.KEPT_OUTCOMES)
         self._posted: deque[str] = deque(maxlen=_KEPT_POSTS)
@@ -197,13 +197,12 @@ class Gate:
         self._drain = drain.extend(self._drain, self._lease.ends_at, now)
         self._change(commands.expire(self._book, now))
         count = 1 if open_total is None else open_total
-        for name, rest in list(self._drains.items()):
-            rest, rested = drain.settle(rest, count, now)
-            self._drains[name] = rest
+        self._drain, rested = drain.rests(self._drain, count, now)
+        for name in list(self._drains):
             if rested:
                 self._change(commands.report(self._book, {"id": name, "state": "done"}))
             if (commands.outcome_of(self._book, name) or {}).get("state") not in ("accepted", "running"):
-                del self._drains[name]
+                self._drains.remove(name)
         if self._restart is None:
             return restart.Act.WAIT
         self._restart, act = restart.step(self._restart, count, now)
@@ -256,17 +255,17 @@ class Gate:
             outcome = {"id": order.id, "state": "refused", "reason": f"restart {current.id} is under way"}
         elif order.verb == "drain":
             self._drain = drain.start(self._drain, order.deadline, now)
-            self._drains[order.id] = drain.Settle(self._drain.since)
+            self._drains.add(order.id)
         elif order.verb == "undrain":
             for name in self._drains:
                 ended: Outcome = {"id": name, "state": "failed", "reason": f"ended by undrain {order.id}"}
                 self._change(commands.report(self._book, ended))
-            self._drain, self._drains = drain.Drain(), {}
+            self._drain, self._drains = drain.Drain(), set()
             outcome = {"id": order.id, "state": "done"}
         else:
             ends = order.deadline + restart.term_grace_seconds() + _RESTART_TAIL_SECONDS
             self._drain = drain.start(self._drain, ends, now)
-            self._restart = restart.begin(order.id, order.deadline, self._drain.since, now)
+            self._restart = restart.begin(order.id, order.deadline, self._drain.rest, now)
         self._change(commands.report(self._book, outcome))
         return False
 

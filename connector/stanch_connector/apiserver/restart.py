@@ -176,9 +176,9 @@ class Restart:
     drained: bool | None = None
 
 
-def begin(order_id: str, deadline: float, refused_since: float, now: float) -> Restart:
-    """refused_since: when new requests began to be refused; of a drained engine that was a while ago."""
-    return Restart(order_id, deadline, Settle(refused_since), phase_since=now)
+def begin(order_id: str, deadline: float, rest: Settle, now: float) -> Restart:
+    """rest: how far the engine has come to rest; one that was drained before has."""
+    return Restart(order_id, deadline, rest, phase_since=now)
 
 
 def step(restart: Restart, open_requests: int, now: float) -> tuple[Restart, Act]:
