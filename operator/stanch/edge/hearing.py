@@ -23,8 +23,9 @@ from stanch.edge.units import Heard
 _STATE_SECONDS = 2.0
 # A kit that misses one answer is not a kit that has gone.
 _KEPT_SECONDS = 15.0
-# Two readings this far apart tell whether requests arrive; older ones tell of another time.
-_APART_SECONDS, _MEMORY_SECONDS = 1.0, 30.0
+# Two readings this far apart tell whether requests arrive: for so long at most they were seen to come after
+# the endpoint had gone (kube-proxy 1.35). Older ones tell of another time.
+_APART_SECONDS, _MEMORY_SECONDS = 0.7, 30.0
 
 
 @dataclass(slots=True)
@@ -97,7 +98,7 @@ class Hearing:
         return Heard(engines, running, self._arriving(known, scrape), health, facts, ids)
 
     def _arriving(self, known: _Known, scrape: Scrape) -> bool | None:
-        """Whether requests came since a reading of at least a second before; None: cannot be told."""
+        """Whether requests came since a reading of at least 0.7 s before; None: cannot be told."""
         seen = _requests(scrape)
         if seen is None:
             return None
