@@ -132,10 +132,7 @@ def test_the_server_takes_an_image_volume_where_it_knows_them(
     [
         ({"nodeselector": {"a": "b"}}, 'unknown field "nodeselector"'),
         ({"hostNetwork": "yes"}, "hostNetwork"),
-        (
-            {"containers": [{"name": "vllm", "resources": {"limits": {"memory": "lots"}}}]},
-            "quantities must match",
-        ),
+        ({"containers": [{"name": "vllm", "imagePullPolicy": "Sometimes"}]}, "Unsupported value"),
     ],
     ids=["unknown", "kind", "value"],
 )
