@@ -123,12 +123,12 @@ class Crash:
         if point is None:
             return await work()
         self._met[point] += 1
-        first = self._met[point] == 1
         self._note(point)
-        if first and self._at == f"before {point}":
+        if self._at == f"before {point}" and self._met[point] == 1:
             _die()
         found = await work()
-        if first and self._at == f"after {point}":
+        # Not after one that was refused, as for a pod that has changed: that is no effect.
+        if self._at == f"after {point}":
             _die()
         return found
 
