@@ -68,7 +68,8 @@ def test_with_stanchs_connector_the_same_requests_are_answered_and_there_is_no_i
         # So long the first test's leak was not; whatever were stuck would be an incident by now.
         end = time.monotonic() + 2 * HOLD_S
         wait_for("twice the hold", lambda: time.monotonic() > end)
-        assert stage.stuck("d1") == []
+    # Without traffic: one that has just begun is in the list as well.
+    assert stage.stuck("d1") == []
     assert len(scene.incidents()) == before
     assert stage.metric("d1", FIX_HITS) == hits + len(planted), "the fault was planted, and met the fix"
     assert clients.lost == [], clients.story()
