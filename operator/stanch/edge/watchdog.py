@@ -141,8 +141,8 @@ class Watchdog:
             now = time.monotonic()
             due = max(now + _LEAST_SECONDS, began + pause, min(now + now - began, began + interval))
             if await woken(self._wake, max(0.0, due - time.monotonic())):
-                # Answers that come together are planned with together, where a turn takes long.
-                await asyncio.sleep(min(_LEAST_SECONDS, now - began))
+                # Answers that come together are planned with together.
+                await asyncio.sleep(_LEAST_SECONDS)
             due = min(due, time.monotonic())
 
     async def _turn(
